@@ -1,0 +1,1 @@
+"""The machine: hosts, GPUs and the tree of domains that connects them."""

@@ -1,0 +1,301 @@
+"""From a problem to a placement that is valid, never worse than any baseline, and measured against a proven bound.
+
+The pipeline reads top to bottom in `solve`: baselines, factorisations of the axes over the tiers, the count model on
+small jobs, then the local search in its own process while this one sharpens the lower bound. One deadline serves all;
+every phase only improves the incumbent; the evaluator of `placer.problem` re-checks each answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placer.errors import Issue, LimitReachedError
+from placer.problem import Evaluation, IntArray, Problem, evaluate, layout_class, ranks_by_host, violations
+from placer.solver import construct, count_model
+from placer.solver.bands import banded_placements
+from placer.solver.bound import lower_bound
+from placer.solver.feasibility import prove_infeasible
+from placer.solver.pins import honour_pins
+from placer.solver.solution import Baseline, Progress, Solution, Status, relative_gap
+from placer.solver.stop import Deadline
+from placer.solver.worker import Worker
+
+if TYPE_CHECKING:
+    from placer.solver.construct import Pool
+    from placer.solver.search import Start
+
+__all__ = ["Baseline", "Deadline", "Progress", "Solution", "Status", "compute_baselines", "prove_bound", "solve"]
+
+PROVEN = 2e-9  # relative: the bound is rounded down by 1e-9
+FINISH_S = 0.3  # kept free before the deadline for the last checks
+
+
+class Incumbent:
+    """The best placements so far, the bound, and whether that is enough.
+
+    Two placements are kept: the best of all, and the best whose hosts hold consecutive ranks (`contiguous`).
+    """
+
+    def __init__(
+        self, problem: Problem, deadline: Deadline, *, target_gap: float, on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        self.problem = problem
+        self.deadline = deadline
+        self.target_gap = target_gap
+        self.bound = problem.fixed_cost
+        self.bound_method = "weight of tier 0 on all bytes"
+        self.phase = ""
+        self.is_bound_final = False
+        self.best: tuple[Evaluation, IntArray] | None = None
+        self.contiguous: tuple[Evaluation, IntArray] | None = None
+        self.baseline_objective = np.inf
+        self._on_progress = on_progress
+
+    def offer(self, rank2slot: IntArray) -> None:
+        """Take a placement if it is valid and better."""
+        evaluation = evaluate(self.problem, rank2slot)
+        is_better = self.best is None or evaluation.objective < self.best[0].objective * (1 - 1e-12)
+        may_be_plain = self.contiguous is None or evaluation.objective < self.contiguous[0].objective * (1 - 1e-12)
+        if not (is_better or may_be_plain) or violations(self.problem, rank2slot):
+            return
+        if may_be_plain and layout_class(list(ranks_by_host(self.problem, rank2slot).values())) == "contiguous":
+            self.contiguous = (evaluation, rank2slot)
+        if is_better:
+            self.best = (evaluation, rank2slot)
+            self.report()
+
+    def raise_bound(self, value: float, method: str = "") -> None:
+        """Take a lower bound if it is better."""
+        if value > self.bound:
+            self.bound = value
+            self.bound_method = method or self.bound_method
+            self.report()
+
+    def enter(self, phase: str) -> None:
+        """Name what happens next."""
+        self.phase = phase
+        self.report()
+
+    def report(self) -> None:
+        """Tell the observer where the solve stands."""
+        if self._on_progress is not None:
+            best = None if self.best is None else self.best[0].objective
+            bound = self.bound if best is None else min(self.bound, best)
+            self._on_progress(Progress(self.phase, self.deadline.elapsed_s, best, bound))
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the answer is proven optimal or within the gap that was asked for."""
+        if self.best is None:
+            return False
+        objective = self.choose()[0].objective
+        return relative_gap(objective, self.bound) <= max(PROVEN, self.target_gap)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to stop: enough, or out of time."""
+        return self.is_enough or self.deadline.is_over
+
+    def choose(self) -> tuple[Evaluation, IntArray]:
+        """The answer under `rank_layout`: consecutive ranks within the tolerance, if no baseline is better."""
+        assert self.best is not None
+        if self.contiguous is not None and self.problem.constraints.rank_layout != "any":
+            allowed = min(self.best[0].objective * (1 + self.problem.constraints.tolerance), self.baseline_objective)
+            if self.contiguous[0].objective <= max(allowed, self.best[0].objective * (1 + 1e-12)):
+                return self.contiguous
+        return self.best
+
+
+def compute_baselines(problem: Problem, *, deadline: Deadline | None = None) -> tuple[Baseline, ...]:
+    """Default order on hosts as listed and in topology order, best axis order, best factorisation, in this order.
+
+    Raises InfeasibleError when no number of ranks a host, or no constraint of its own, can be met.
+    """
+    deadline = deadline or Deadline(60.0)
+    pools = _pools(problem)
+    return tuple(_baselines(problem, pools, deadline))
+
+
+def _pools(problem: Problem) -> list[Pool]:
+    pools = construct.pools_of(problem)
+    prove_infeasible(problem, pools)
+    return pools
+
+
+def _baselines(problem: Problem, pools: list[Pool], deadline: Deadline) -> list[Baseline]:
+    as_listed, by_name = construct.default_orders(problem, pools[0])
+    found = [as_listed, by_name, construct.best_axis_order(problem, pools[:2], deadline)]
+    best: tuple[tuple[int, float], str, IntArray] | None = None
+    for name, rank2slot in construct.factorisations(problem, pools[:2], deadline):
+        key = construct.score(problem, rank2slot, evaluate(problem, rank2slot))
+        if best is None or key < best[0]:
+            best = (key, name, rank2slot)
+    if best is not None:
+        found.append(construct.make_baseline(problem, best[1], best[2]))
+    return found
+
+
+def prove_bound(problem: Problem, *, time_limit_s: float, target: float | None = None) -> tuple[float, str]:
+    """A lower bound of the objective over all placements, and how it was proven; stops once it meets ``target``."""
+    bound = lower_bound(problem, deadline=Deadline(time_limit_s), target=target)
+    return bound.value, bound.method
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    target_gap: float = 0.0,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Solution:
+    """Place the ranks of ``problem`` so that its objective is least.
+
+    Stops at a proof of optimality, at ``target_gap`` (relative), at the time limit, when the search has done its work,
+    or soon after ``should_stop`` answers True (status interrupted). The same inputs and seed give the same placement
+    unless the time limit cuts the work short.
+
+    Raises InfeasibleError when the constraints are proven to contradict each other, LimitReachedError when no valid
+    placement was found.
+    """
+    deadline = Deadline(max(0.0, time_limit_s - FINISH_S), should_stop or (lambda: False))
+    incumbent = Incumbent(problem, deadline, target_gap=target_gap, on_progress=on_progress)
+
+    incumbent.enter("baselines")
+    pools = _pools(problem)
+    baselines = _baselines(problem, pools, deadline.within(0.25 * deadline.time_limit_s))
+    for baseline in baselines:
+        incumbent.offer(baseline.rank2slot)
+    valid = [b.objective for b in baselines if b.is_valid]
+    incumbent.baseline_objective = min(valid, default=np.inf)
+
+    incumbent.enter("bands")
+    starts = [baselines[-1].rank2slot]
+    for pool in pools[:2]:
+        for _, rank2slot in banded_placements(problem, pool.by_capacity, deadline.within(0.15 * deadline.time_limit_s)):
+            starts.append(honour_pins(problem, rank2slot, pool.offered))
+            incumbent.offer(starts[-1])
+    if count_model.is_small_enough(problem):
+        incumbent.enter("bound")
+        _improve_bound(incumbent, deadline.within(0.3 * deadline.time_limit_s))
+        if not incumbent.is_over:
+            incumbent.enter("count model")
+            _solve_counts(incumbent, pools, deadline.within(0.3 * deadline.time_limit_s), seed=seed)
+    if not incumbent.is_over:
+        incumbent.enter("search")
+        _search(incumbent, starts, pools, seed=seed)
+    return _finish(incumbent, baselines)
+
+
+def _improve_bound(incumbent: Incumbent, deadline: Deadline) -> None:
+    target = None if incumbent.best is None else incumbent.best[0].objective
+    bound = lower_bound(incumbent.problem, deadline=deadline, target=target, on_improve=incumbent.raise_bound)
+    incumbent.raise_bound(bound.value, bound.method)
+    incumbent.bound_method = bound.method if bound.value >= incumbent.bound else incumbent.bound_method
+    incumbent.is_bound_final = not deadline.is_over
+
+
+def _solve_counts(incumbent: Incumbent, pools: list[Pool], deadline: Deadline, *, seed: int) -> None:
+    """Counts of small jobs: placements from every pool, and a bound that holds when every pool has given one."""
+    if incumbent.best is None:
+        return
+    bounds = []
+    for pool in pools:
+        found, bound = count_model.placements(
+            incumbent.problem, pool, deadline=deadline, start=incumbent.best[1], seed=seed
+        )
+        bounds.append(bound)
+        for rank2slot in found:
+            incumbent.offer(rank2slot)
+    incumbent.raise_bound(min(bounds) * (1 - 1e-9), "CP-SAT on the counts of ranks per domain and stage")
+
+
+def _search(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool], *, seed: int) -> None:
+    """Improve the best of the placements in the search process; meanwhile sharpen the bound here."""
+    with Worker(incumbent.problem, _starts(incumbent, placements, pools), seed=seed) as worker:
+
+        def collect(timeout_s: float = 0.0) -> bool:
+            """Take what the search has found; whether to stop."""
+            found = worker.poll(timeout_s)
+            while found is not None:
+                incumbent.offer(found)
+                found = worker.poll(0.0)
+            return incumbent.is_over
+
+        if not incumbent.is_bound_final:
+            _improve_bound(
+                incumbent, Deadline(incumbent.deadline.time_limit_s, collect, started=incumbent.deadline.started)
+            )
+        while not worker.is_done and not collect(0.1):
+            pass
+
+
+def _starts(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool]) -> list[Start]:
+    """Where the search begins: the incumbent, the best unlike it, and the best with consecutive ranks."""
+    from placer.solver.search import Start  # noqa: PLC0415
+
+    problem = incumbent.problem
+    layout = problem.constraints.rank_layout
+    ranked = sorted(placements, key=lambda x: construct.score(problem, x, evaluate(problem, x)))
+    best = ranked[0] if incumbent.best is None else incumbent.best[1]
+    wanted: list[tuple[IntArray, bool]] = [(best, False)] if layout != "contiguous" else []
+    wanted += [(x, False) for x in ranked if layout != "contiguous" and not np.array_equal(x, best)][:1]
+    if incumbent.contiguous is not None and layout != "any":
+        wanted.append((incumbent.contiguous[1], True))
+    found: list[Start] = []
+    for rank2slot, hosts_only in wanted:
+        pool = _pool_of(problem, rank2slot, pools)
+        if pool is not None and not (hosts_only and pool.ranks_per_host in (None, problem.mesh.tp) and found):
+            found.append(Start(rank2slot, pool.offered, pool.ranks_per_host, hosts_only))
+    return found
+
+
+def _pool_of(problem: Problem, rank2slot: IntArray, pools: list[Pool]) -> Pool | None:
+    used = set(rank2slot.tolist())
+    for pool in pools:
+        if used <= {int(s) for slots in pool.offered for s in slots}:
+            per_host = {len(ranks) for ranks in ranks_by_host(problem, rank2slot).values()}
+            if pool.ranks_per_host is None or per_host == {pool.ranks_per_host}:
+                return pool
+    return None
+
+
+def _finish(incumbent: Incumbent, baselines: list[Baseline]) -> Solution:
+    problem = incumbent.problem
+    if incumbent.best is None:
+        broken = violations(problem, baselines[1].rank2slot)
+        raise LimitReachedError(
+            Issue(
+                f"no placement that honours all constraints was found in {incumbent.deadline.elapsed_s:.0f} s; "
+                f"nothing is proven. The default order breaks: {'; '.join(broken)}",
+                hint="give a longer --time-limit, or relax that constraint",
+            )
+        )
+    evaluation, rank2slot = incumbent.choose()
+    rank2slot = _tidy(problem, rank2slot)
+    checked = evaluate(problem, rank2slot)
+    assert not violations(problem, rank2slot), violations(problem, rank2slot)
+    assert abs(checked.objective - evaluation.objective) <= 1e-9 * max(1.0, evaluation.objective)
+    bound = min(incumbent.bound, checked.objective)
+    status: Status = "feasible"
+    if relative_gap(checked.objective, bound) <= PROVEN:
+        status = "optimal"
+    elif incumbent.deadline.is_interrupted:
+        status = "interrupted"
+    return Solution(
+        rank2slot, checked, status, bound, incumbent.bound_method, tuple(baselines), baselines[1], baselines[2]
+    )
+
+
+def _tidy(problem: Problem, rank2slot: IntArray) -> IntArray:
+    """Within a host's part of a tier-0 domain, ranks ascend with the GPU index: costs nothing and reads well."""
+    host, domain = problem.slot2host[rank2slot], problem.slot2domain[0][rank2slot]
+    ranks = np.arange(problem.world_size)
+    by_rank, by_slot = np.lexsort((ranks, domain, host)), np.lexsort((rank2slot, domain, host))
+    tidy = np.empty_like(rank2slot)
+    tidy[by_rank] = rank2slot[by_slot]
+    return tidy

@@ -1,0 +1,208 @@
+"""Bounds D and D*: all tiers together, with sizes that agree along the tree.
+
+A leaf's size is the sum of its hosts' sizes, so a tier can't choose its favourite sizes alone:
+
+    D = Σ_t Δ_t R Σ_p π^t_p + V_root(W),
+    V_d(s) = Δ_t g_t(s; π^t) + min over Σ s_k = s, s_k ≤ c_k of Σ_children V_k(s_k)
+
+is a lower bound for any stage prices π^t of every tier (Δ_t: weight step). It is a knapsack up the tree; sub-trees that
+look alike are computed once and added up by squaring. D* maximises it over the prices: reading the sizes back down
+the tree gives the counts n_d of every domain, and Δ_t (R − Σ_d n_d) is a supergradient.
+
+Example: hosts of 8 and 7 GPUs. Alone, a host tier likes full 8-GPU hosts and a leaf tier likes full leaves; D prices
+a leaf's size by the hosts it really has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from placer.solver.bound.cutting_planes import Evaluation, fold, maximise, mirror
+from placer.solver.bound.instance import DomainTree
+from placer.solver.bound.knapsack import ROUNDING, SizeTable, Window
+from placer.solver.bound.subset_cost import JobCost, SubsetCost, SubsetPrices
+from placer.solver.stop import Deadline
+
+FloatArray = npt.NDArray[np.float64]
+Prices = dict[int, FloatArray]
+MAX_EVALUATIONS = 400
+FIRST_RADIUS = 0.05
+"""Relative to the least share per rank: the tiers' own best prices are near."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A sub-tree class at one vector of prices: what its children add up to, and that with its own boundary."""
+
+    below: SizeTable | None
+    total: SizeTable
+
+
+class TreeBound:
+    """D at given prices, and D*: ``value`` is the best bound so far, found at ``prices`` ((P,) per tier)."""
+
+    def __init__(self, tree: DomainTree, job: JobCost, subsets: dict[int, SubsetCost], world_size: int) -> None:
+        self._tree = tree
+        self._job = job
+        self._subsets = subsets
+        self._world_size = world_size
+        self._stage_ranks = len(job.stage_cost) - 1
+        self.value = 0.0
+        self.prices: Prices = {t: np.zeros(job.num_stages) for t in tree.tiers}
+
+    def evaluate(self, prices: Prices, deadline: Deadline | None = None) -> tuple[float, Prices]:
+        """D at these prices and a supergradient in them, (P,) a tier."""
+        priced = {t: self._subsets[t].price(prices[t]) for t in self._tree.tiers}
+        nodes = self._add_up(priced, deadline)
+        root = nodes[-1].total
+        total = self._world_size // self._tree.subtrees[-1].unit
+        value = float(root.values[total - root.low])
+        gradient: Prices = {}
+        used = self._sizes_used(nodes, total)
+        for t, step in self._tree.steps.items():
+            value += step * self._stage_ranks * float(prices[t].sum() - ROUNDING * np.abs(prices[t]).sum())
+            counts = np.full(self._job.num_stages, float(self._stage_ranks))
+            for size, number in used[t].items():
+                if size:
+                    counts -= number * priced[t].counts(size)
+            gradient[t] = step * counts
+        return value, gradient
+
+    def _add_up(self, priced: dict[int, SubsetPrices], deadline: Deadline | None) -> list[_Node]:
+        tree = self._tree
+        nodes: list[_Node] = []
+        above_hosts = Window(tree.slack, self._world_size // tree.subtrees[-1].unit, deadline)
+        inside_host = Window(None, self._world_size, deadline)
+        inside = self._inside_hosts
+        for index, subtree in enumerate(tree.subtrees):
+            window = inside_host if index in inside else above_hosts
+            below = None
+            if subtree.children:
+                within = inside_host if subtree.picks is not None else window
+                below = within.add_all([(nodes[child].total, count) for child, count in subtree.children])
+            low = window.least_size(subtree.capacity)
+            high = min(subtree.capacity, window.limit)
+            if below is None:
+                total = SizeTable(np.zeros(high + 1 - low), low)
+            elif subtree.picks is not None:
+                ends = np.array([below.values[0], below.values[subtree.picks]])
+                total = SizeTable(ends[low:], low)
+            else:
+                low = max(low, below.low)
+                total = SizeTable(below.values[low - below.low : high + 1 - below.low], low)
+            if subtree.tier is not None:
+                own = priced[subtree.tier].values[:: subtree.unit][total.low : total.high + 1]
+                total = SizeTable(total.values + tree.steps[subtree.tier] * own, total.low)
+            nodes.append(_Node(below, total))
+        return nodes
+
+    @property
+    def _inside_hosts(self) -> set[int]:
+        """Classes of domains that are smaller than a host which must hold all or nothing."""
+        inside: set[int] = set()
+        for index in range(len(self._tree.subtrees) - 1, -1, -1):
+            subtree = self._tree.subtrees[index]
+            if subtree.picks is not None or index in inside:
+                inside.update(child for child, _ in subtree.children)
+        return inside
+
+    def _sizes_used(self, nodes: list[_Node], total: int) -> dict[int, dict[int, int]]:
+        """Per tier, how many domains have which size (in ranks) in a cheapest division of all ranks."""
+        used: dict[int, dict[int, int]] = {t: defaultdict(int) for t in self._tree.tiers}
+        wanted: list[dict[int, int]] = [defaultdict(int) for _ in nodes]
+        wanted[-1][total] = 1
+        for index in range(len(nodes) - 1, -1, -1):
+            subtree, node = self._tree.subtrees[index], nodes[index]
+            owner = {id(nodes[child].total): child for child, _ in subtree.children}
+            for size, number in wanted[index].items():
+                if subtree.tier is not None:
+                    used[subtree.tier][size * subtree.unit] += number
+                if node.below is None:
+                    continue
+                inner = size * subtree.picks if subtree.picks is not None else size
+                for table, part, times in _read_back(node.below, inner, number, owner):
+                    wanted[owner[id(table)]][part] += times
+        return used
+
+    def improve(
+        self,
+        start: Prices,
+        price_units: dict[int, float],
+        deadline: Deadline,
+        *,
+        goal: float,
+        max_evaluations: int = MAX_EVALUATIONS,
+        on_improve: Callable[[], None] | None = None,
+    ) -> None:
+        """Raise ``value`` from the prices ``start`` on (one evaluation: D; many: D*).
+
+        Adding a constant to all prices of a tier changes nothing, as sizes add up to W: every tier's first price stays.
+        """
+        num_stages = self._job.num_stages
+        num_half = (num_stages + 1) // 2
+        tiers = self._tree.tiers
+        scale = sum(self._tree.steps[t] * price_units[t] for t in tiers) * self._world_size
+        fixed = {t: start[t][0] for t in tiers}
+
+        def unpack(x: FloatArray) -> Prices:
+            rows = x.reshape(len(tiers), num_half - 1)
+            return {
+                t: mirror(fixed[t] + np.concatenate([[0.0], row * price_units[t]]), num_stages)
+                for t, row in zip(tiers, rows, strict=True)
+            }
+
+        def evaluate_scaled(x: FloatArray) -> Evaluation:
+            value, gradient = self.evaluate(unpack(x), deadline)
+            parts = [fold(gradient[t], num_stages)[1:] * (price_units[t] / scale) for t in tiers]
+            return Evaluation(np.array([value / scale]), np.concatenate(parts)[None, :])
+
+        def keep(x: FloatArray, value: float) -> None:
+            if value * scale > self.value:
+                self.value = value * scale
+                self.prices = unpack(x)
+                if on_improve is not None:
+                    on_improve()
+
+        x = np.concatenate([(start[t][1:num_half] - fixed[t]) / price_units[t] for t in tiers])
+        maximise(
+            evaluate_scaled,
+            x,
+            linear=np.zeros(len(x)),
+            weights=np.ones(1),
+            deadline=deadline,
+            radius=FIRST_RADIUS,
+            max_evaluations=max_evaluations,
+            goal=goal / scale,
+            on_value=keep,
+        )
+
+
+def _read_back(table: SizeTable, size: int, number: int, owner: dict[int, int]) -> list[tuple[SizeTable, int, int]]:
+    """The children of a sum at that size: (child's table, its size, how many times). ``owner``: ids of their tables."""
+    order: list[SizeTable] = []
+    wanted: dict[int, dict[int, int]] = {}
+    stack = [(table, False)]
+    while stack:
+        part, is_done = stack.pop()
+        if is_done:
+            order.append(part)
+        elif id(part) not in wanted:
+            wanted[id(part)] = defaultdict(int)
+            stack.append((part, True))
+            if id(part) not in owner and part.parts is not None:
+                stack += [(inner, False) for inner in part.parts]
+    wanted[id(table)][size] = number
+    found: list[tuple[SizeTable, int, int]] = []
+    for part in reversed(order):  # sums before their parts, so that equal demands meet
+        for part_size, times in wanted[id(part)].items():
+            if id(part) in owner or part.parts is None:
+                found.append((part, part_size, times))
+            else:
+                for inner, inner_size in zip(part.parts, part.split(part_size), strict=True):
+                    wanted[id(inner)][inner_size] += times
+    return found

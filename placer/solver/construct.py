@@ -1,0 +1,147 @@
+"""Placements that need no search: the default orders, all axis orders, and factorisations of the axes over the tiers.
+
+Every one lays the ranks in some order along the usable slots in some order. They are the baselines of the report and
+the first incumbents of the search.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from placer.problem import Evaluation, IntArray, Problem, evaluate, violations
+from placer.solver.orders import (
+    Digit,
+    Factorisation,
+    FactorisationSearch,
+    axis_orders,
+    block_size_chains,
+    digits_of,
+    rank_order,
+)
+from placer.solver.pins import honour_pins
+from placer.solver.pool import aligned_slots, by_capacity, feasible_ranks_per_host, usable_slots
+from placer.solver.solution import Baseline
+from placer.solver.stop import Deadline
+
+NUM_FACTORISATIONS = 64  # laid out and evaluated exactly, cheapest estimate first
+MANY_ORDERS = 5  # more digits than this and the first digit (the tp group) stays fastest: 720 orders at most
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What hosts offer when each runs ``ranks_per_host`` ranks (None: as many as it likes).
+
+    ``offered[h]``: slots of host h; ``by_name`` and ``by_capacity``: all offered slots, hosts in topology order and
+    fullest domains first, every domain's slots together.
+    """
+
+    ranks_per_host: int | None
+    offered: list[IntArray]
+    by_name: IntArray
+    by_capacity: IntArray
+
+
+def pools_of(problem: Problem) -> list[Pool]:
+    """One pool per feasible number of ranks a host, largest number first."""
+    pools = []
+    for k in feasible_ranks_per_host(problem):
+        offered = usable_slots(problem, k)
+        if sum(len(slots) for slots in offered) >= problem.world_size:
+            orders = [
+                np.concatenate([offered[h] for h in hosts])
+                for hosts in (problem.sorted_hosts, by_capacity(problem, offered))
+            ]
+            pools.append(Pool(k, offered, orders[0], orders[1]))
+    return pools
+
+
+def lay(order: IntArray, slots: IntArray) -> IntArray:
+    """Placement that puts the ranks, in ``order``, on the first slots."""
+    rank2slot = np.empty(len(order), dtype=np.int32)
+    rank2slot[order] = slots[: len(order)]
+    return rank2slot
+
+
+def make_baseline(problem: Problem, name: str, rank2slot: IntArray) -> Baseline:
+    """Evaluate a placement under a name."""
+    return Baseline(name, rank2slot, evaluate(problem, rank2slot), not violations(problem, rank2slot))
+
+
+def default_orders(problem: Problem, pool: Pool) -> tuple[Baseline, Baseline]:
+    """The framework's default rank order on hosts as listed, and on hosts in topology order."""
+    ranks = np.arange(problem.world_size, dtype=np.int32)
+    name = problem.mesh.order
+    as_listed = np.concatenate(pool.offered)
+    return (
+        make_baseline(problem, f"{name} on hosts as listed", lay(ranks, as_listed)),
+        make_baseline(problem, f"{name} on hosts in topology order", lay(ranks, pool.by_name)),
+    )
+
+
+def best_axis_order(problem: Problem, pools: Iterable[Pool], deadline: Deadline) -> Baseline:
+    """The best of all orders of the axes, on hosts in topology order and by free capacity, tp groups kept whole."""
+    digits = digits_of(problem.mesh)
+    keep_first = 1 if len(digits) > MANY_ORDERS else 0
+    best: tuple[float, str, IntArray] | None = None
+    for pool in pools:
+        for slots, where in ((pool.by_name, "hosts in topology order"), (pool.by_capacity, "domains by free capacity")):
+            tile_aligned = aligned_slots(problem, slots, (problem.mesh.tp,))
+            for laid in (slots, tile_aligned):
+                if len(laid) < problem.world_size or (laid is tile_aligned and len(laid) == len(slots)):
+                    continue
+                for order in axis_orders(digits, keep_first=keep_first):
+                    if best is not None and deadline.is_over:
+                        break
+                    rank2slot = honour_pins(problem, lay(rank_order(order), laid), pool.offered)
+                    objective = evaluate(problem, rank2slot).objective
+                    if best is None or objective < best[0] * (1 - 1e-12):
+                        best = (objective, f"{'-'.join(d.name for d in order)} on {where}", rank2slot)
+    assert best is not None, "no pool holds the job"
+    return make_baseline(problem, best[1], best[2])
+
+
+def factorisations(problem: Problem, pools: Iterable[Pool], deadline: Deadline) -> Iterator[tuple[str, IntArray]]:
+    """Placements from factorisations of the axes over the tiers, cheapest estimate first.
+
+    Each is laid in whole blocks where the pool holds enough of them (on a clean tree: the P² optimum), and without
+    gaps. Yields (name, placement).
+    """
+    digits = digits_of(problem.mesh)
+    search = FactorisationSearch(problem, digits)
+    for pool in pools:
+        slots = pool.by_capacity
+        capacities = [
+            np.bincount(problem.slot2domain[t][slots], minlength=problem.num_domains[t]).astype(np.int32)
+            for t in range(problem.num_tiers - 1)
+        ]
+        whole: list[tuple[float, int, Factorisation, IntArray]] = []
+        loose: list[tuple[float, int, Factorisation, IntArray]] = []
+        for chain in block_size_chains(problem, capacities):
+            if deadline.is_over:
+                return
+            blocks = aligned_slots(problem, slots, chain)
+            fits = len(blocks) >= problem.world_size
+            for found in search.best(chain, count=2):
+                (whole if fits else loose).append((found.estimate, len(whole) + len(loose), found, blocks))
+        for found_list, is_whole in ((whole, True), (loose, False)):
+            for _, _, found, blocks in heapq.nsmallest(NUM_FACTORISATIONS, found_list):
+                if deadline.is_over:
+                    return
+                order = rank_order(found.sub_digits(digits))
+                name = f"axes factorised over the tiers, {_describe(found, digits)}"
+                for laid in (blocks, slots) if is_whole else (slots,):
+                    yield name, honour_pins(problem, lay(order, laid), pool.offered)
+
+
+def _describe(found: Factorisation, digits: tuple[Digit, ...]) -> str:
+    inside = found.inside[-1] if found.inside else ()
+    return "×".join(f"{d.name} {n}" for d, n in zip(digits, inside, strict=False) if n > 1) or "nothing inside"
+
+
+def score(problem: Problem, rank2slot: IntArray, evaluation: Evaluation) -> tuple[int, float]:
+    """Sort key of a placement: broken constraints first, then the objective."""
+    return len(violations(problem, rank2slot)), evaluation.objective

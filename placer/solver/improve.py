@@ -1,0 +1,155 @@
+"""Simulated annealing on units: swaps, aimed at the domains of a unit's partners, priced exactly on the unit graph.
+
+The only compiled module. The compiler runs once per machine (its result is cached on disk), so this module is imported
+by the search process alone and never delays a solve.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from placer.problem import IntArray
+from placer.solver.units import Layout, UnitGraph
+
+
+@njit(cache=True)
+def _common_tier(position2domain, a, b):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    for t in range(position2domain.shape[1]):
+        if position2domain[a, t] == position2domain[b, t]:
+            return t
+    return position2domain.shape[1]
+
+
+@njit(cache=True)
+def _move_delta(starts, neighbours, traffic, profile, cost, position2domain, unit2position, unit, other, target):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """Change of cost when ``unit`` goes to ``target``; edges to ``other``, which takes its place, don't change."""
+    here = unit2position[unit]
+    delta = 0.0
+    for e in range(starts[unit], starts[unit + 1]):
+        neighbour = neighbours[e]
+        if neighbour != other:
+            there = unit2position[neighbour]
+            row = cost[profile[e]]
+            new, old = _common_tier(position2domain, target, there), _common_tier(position2domain, here, there)
+            if new != old:
+                delta += traffic[e] * (row[new] - row[old])
+    return delta
+
+
+@njit(cache=True)
+def _anneal(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    starts, neighbours, traffic, profile, cost, position2domain, domain_starts, domain_positions,
+    unit2position, position2unit, movable, is_fixed, best, state, num_steps, hot, cold, rng,
+):  # fmt: skip
+    # state: cost so far, best cost, step, steps in all. rng.random() is several times faster here than rng.integers()
+    num_tiers = position2domain.shape[1]
+    num_positions = len(position2unit)
+    current, lowest = state[0], state[1]
+    for step in range(num_steps):
+        temperature = hot * (cold / hot) ** ((state[2] + step) / state[3])
+        unit = movable[int(rng.random() * len(movable))]
+        here = unit2position[unit]
+        degree = starts[unit + 1] - starts[unit]
+        tier = int(rng.random() * (num_tiers + 1))
+        if degree > 0 and tier < num_tiers:
+            partner = neighbours[starts[unit] + int(rng.random() * degree)]
+            domain = position2domain[unit2position[partner], tier]
+            low, high = domain_starts[tier, domain], domain_starts[tier, domain + 1]
+            target = domain_positions[tier, low + int(rng.random() * (high - low))]
+        else:
+            target = int(rng.random() * num_positions)
+        if target == here or (num_tiers and position2domain[target, 0] == position2domain[here, 0]):
+            continue
+        other = position2unit[target]
+        if other >= 0 and is_fixed[other]:
+            continue
+        delta = _move_delta(
+            starts, neighbours, traffic, profile, cost, position2domain, unit2position, unit, other, target
+        )
+        if other >= 0:
+            delta += _move_delta(
+                starts, neighbours, traffic, profile, cost, position2domain, unit2position, other, unit, here
+            )
+        if delta <= 0 or rng.random() < np.exp(-delta / temperature):
+            unit2position[unit] = target
+            position2unit[target] = unit
+            position2unit[here] = other
+            if other >= 0:
+                unit2position[other] = here
+            current += delta
+            if current < lowest - 1e-9 * abs(lowest):
+                lowest = current
+                best[:] = unit2position
+    state[0], state[1] = current, lowest
+    state[2] += num_steps
+
+
+@njit(cache=True)
+def _cost(starts, neighbours, traffic, profile, cost, position2domain, unit2position):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    total = 0.0
+    for unit in range(len(unit2position)):
+        for e in range(starts[unit], starts[unit + 1]):
+            tier = _common_tier(position2domain, unit2position[unit], unit2position[neighbours[e]])
+            total += traffic[e] * cost[profile[e], tier]
+    return total / 2
+
+
+class Annealing:
+    """One annealing run on a layout, in slices so that its caller can watch the clock.
+
+    ``hot`` and ``cold`` are first and last temperature in units of the objective; ``num_steps`` the length of the run.
+    Deterministic for a seed, whatever the slices.
+    """
+
+    def __init__(self, graph: UnitGraph, layout: Layout, *, hot: float, cold: float, num_steps: int, seed: int) -> None:
+        self._edges = (graph.starts, graph.neighbours, graph.traffic, graph.profile, graph.cost, layout.position2domain)
+        self._domain_starts, self._domain_positions = _positions_by_domain(layout.position2domain)
+        self._unit2position = layout.unit2position.astype(np.int32).copy()
+        self._position2unit = np.full(len(layout.position2slots), -1, dtype=np.int32)
+        self._position2unit[self._unit2position] = np.arange(len(self._unit2position))
+        self._is_fixed = layout.is_fixed
+        self._movable = np.flatnonzero(~layout.is_fixed).astype(np.int32)
+        self.best: IntArray = self._unit2position.copy()
+        start = float(_cost(*self._edges, self._unit2position))
+        self._state = np.array([start, start, 0.0, float(max(1, num_steps))])
+        self._temperatures = (hot, cold)
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def lowest(self) -> float:
+        """Cost of the best layout so far."""
+        return float(self._state[1])
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps have run."""
+        return bool(self._state[2] >= self._state[3]) or not len(self._movable)
+
+    def run_slice(self, num_steps: int) -> None:
+        """Run the next steps."""
+        steps = int(min(num_steps, self._state[3] - self._state[2]))
+        _anneal(
+            *self._edges, self._domain_starts, self._domain_positions, self._unit2position, self._position2unit,
+            self._movable, self._is_fixed, self.best, self._state, steps, *self._temperatures, self._rng,
+        )  # fmt: skip
+
+
+def _positions_by_domain(position2domain: IntArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Positions of every domain of every tier: starts (T − 1, D + 1) and positions (T − 1, P)."""
+    num_positions, num_tiers = position2domain.shape
+    most = int(position2domain.max(initial=0)) + 1
+    starts = np.zeros((num_tiers, most + 1), dtype=np.int64)
+    positions = np.zeros((num_tiers, num_positions), dtype=np.int64)
+    for t in range(num_tiers):
+        positions[t] = np.argsort(position2domain[:, t], kind="stable")
+        starts[t, 1:] = np.cumsum(np.bincount(position2domain[:, t], minlength=most))
+    return starts, positions
+
+
+def edge_scale(graph: UnitGraph) -> float:
+    """What one typical edge costs across one typical boundary: the yardstick of temperatures."""
+    if not len(graph.traffic):
+        return 0.0
+    return float(np.median(graph.traffic) * np.diff(graph.cost[0]).max(initial=0.0))

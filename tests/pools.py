@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from placer.problem import Constraints, Family, IntArray, Problem
+from placer.problem import Constraints, Family, IntArray, Problem, violations
 from placer.workload.mesh import Mesh
 
 DENSE = {"tp": 240_000.0, "cp": 16_000.0, "dp": 19_000.0, "pp": 4_300.0}
@@ -231,7 +231,7 @@ def literal_objective(problem: Problem, rank2slot, *, ideal_rings: bool = False)
 
 
 def exhaust(problem: Problem, most: int = 60_000) -> tuple[float, IntArray] | None:
-    """The least J of all placements that honour ``ranks_per_host`` and pins, and one that has it.
+    """The least J of all placements that honour the constraints, and one that has it.
 
     GPUs that share host and domains are interchangeable, so ranks are dealt to classes of GPUs. None when more than
     ``most`` ways are left or none is legal.
@@ -262,9 +262,12 @@ def exhaust(problem: Problem, most: int = 60_000) -> tuple[float, IntArray] | No
     if not len(dealt):
         return None
     cost = _objectives(problem, classes[1:], dealt)
-    best = int(np.argmin(cost))
-    free = [np.flatnonzero(slot2class == k).tolist() for k in range(len(sizes))]
-    return float(cost[best]), np.array([free[k].pop(0) for k in dealt[best]], dtype=np.int32)
+    for best in np.argsort(cost, kind="stable"):
+        free = [np.flatnonzero(slot2class == k).tolist() for k in range(len(sizes))]
+        rank2slot = np.array([free[k].pop(0) for k in dealt[best]], dtype=np.int32)
+        if not violations(problem, rank2slot):
+            return float(cost[best]), rank2slot
+    return None
 
 
 def _objectives(problem: Problem, class_domains, dealt):

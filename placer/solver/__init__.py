@@ -232,6 +232,10 @@ def _search(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool],
             )
         while not worker.is_done and not collect(0.1):
             pass
+        if worker.failure:
+            incumbent.enter(worker.failure)
+        if worker.failure:
+            incumbent.enter(worker.failure)
 
 
 def _starts(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool]) -> list[Start]:

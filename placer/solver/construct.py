@@ -83,23 +83,28 @@ def default_orders(problem: Problem, pool: Pool) -> tuple[Baseline, Baseline]:
 
 
 def best_axis_order(problem: Problem, pools: Iterable[Pool], deadline: Deadline) -> Baseline:
-    """The best of all orders of the axes, on hosts in topology order and by free capacity, tp groups kept whole."""
+    """The best of all orders of the axes, on hosts in topology order and by free capacity, tp groups kept whole.
+
+    One that honours the constraints goes before any that doesn't.
+    """
     digits = digits_of(problem.mesh)
     keep_first = 1 if len(digits) > MANY_ORDERS else 0
-    best: tuple[float, str, IntArray] | None = None
+    best: tuple[tuple[int, float], str, IntArray] | None = None
     for pool in pools:
         for slots, where in ((pool.by_name, "hosts in topology order"), (pool.by_capacity, "domains by free capacity")):
             tile_aligned = aligned_slots(problem, slots, (problem.mesh.tp,))
-            for laid in (slots, tile_aligned):
-                if len(laid) < problem.world_size or (laid is tile_aligned and len(laid) == len(slots)):
-                    continue
+            is_other = problem.world_size <= len(tile_aligned) < len(slots)
+            for laid in (slots, tile_aligned) if is_other else (slots,):
                 for order in axis_orders(digits, keep_first=keep_first):
                     if best is not None and deadline.is_over:
                         break
                     rank2slot = honour_pins(problem, lay(rank_order(order), laid), pool.offered)
-                    objective = evaluate(problem, rank2slot).objective
-                    if best is None or objective < best[0] * (1 - 1e-12):
-                        best = (objective, f"{'-'.join(d.name for d in order)} on {where}", rank2slot)
+                    evaluation = evaluate(problem, rank2slot)
+                    if best is not None and best[0] <= (0, evaluation.objective * (1 + 1e-12)):
+                        continue  # checking the constraints takes longer than the objective
+                    key = score(problem, rank2slot, evaluation)
+                    if best is None or key < best[0]:
+                        best = (key, f"{'-'.join(d.name for d in order)} on {where}", rank2slot)
     assert best is not None, "no pool holds the job"
     return make_baseline(problem, best[1], best[2])
 

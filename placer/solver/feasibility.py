@@ -33,7 +33,8 @@ def _no_pool(problem: Problem) -> Issue:
     constraints = problem.constraints
     sizes, counts = np.unique([len(slots) for slots in problem.host2slots], return_counts=True)
     shown = ", ".join(f"{n} hosts with {size} usable GPUs" for size, n in zip(sizes, counts, strict=True))
-    job = f"{problem.world_size} ranks and {constraints.spare_hosts} spare hosts"
+    spares = f" and {constraints.spare_hosts} spare hosts" if constraints.spare_hosts else ""
+    job = f"{problem.world_size} ranks{spares}"
     if may_hosts_differ(problem):
         return Issue(
             f"spare_hosts: {constraints.spare_hosts} can't be met: the pool ({shown}) has no room for {job} "

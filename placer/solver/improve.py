@@ -13,6 +13,9 @@ from numba import njit
 from placer.problem import IntArray
 from placer.solver.units import Layout, UnitGraph
 
+SINGLE_SHARE = 0.9  # of the moves exchange one unit; the others cost a run's length each
+MOST_PAIRS = 128  # longest exchange
+
 
 @njit(cache=True)
 def _common_tier(position2domain, a, b):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
@@ -39,49 +42,147 @@ def _move_delta(starts, neighbours, traffic, profile, cost, position2domain, uni
 
 
 @njit(cache=True)
+def _swap(starts, neighbours, traffic, profile, cost, position2domain, unit2position, position2unit, a, b):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """Exchange what two positions hold (a unit or nothing); the change of cost."""
+    one, other = position2unit[a], position2unit[b]
+    delta = 0.0
+    if position2domain.shape[1] == 0 or position2domain[a, 0] != position2domain[b, 0]:
+        if one >= 0:
+            delta += _move_delta(
+                starts, neighbours, traffic, profile, cost, position2domain, unit2position, one, other, b
+            )
+        if other >= 0:
+            delta += _move_delta(
+                starts, neighbours, traffic, profile, cost, position2domain, unit2position, other, one, a
+            )
+    position2unit[a], position2unit[b] = other, one
+    if one >= 0:
+        unit2position[one] = b
+    if other >= 0:
+        unit2position[other] = a
+    return delta
+
+
+@njit(cache=True)
+def _choose_exchange(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    starts, neighbours, position2domain, domain_starts, domain_positions, unit2position, position2unit, sequence,
+    block, movable, pairs, rng,
+):  # fmt: skip
+    """Fill ``pairs`` with positions to exchange, one after another; how many.
+
+    Mostly one unit and a position in a domain of one of its partners. Else a run of the sequence with another run, a
+    run into one domain, or all that two equal domains hold.
+    """
+    num_tiers = position2domain.shape[1]
+    unit = movable[int(rng.random() * len(movable))]
+    here = unit2position[unit]
+    degree = starts[unit + 1] - starts[unit]
+    tier = int(rng.random() * (num_tiers + 1))
+    target = int(rng.random() * len(position2unit))
+    if degree > 0 and tier < num_tiers:
+        partner = neighbours[starts[unit] + int(rng.random() * degree)]
+        domain = position2domain[unit2position[partner], tier]
+        low, high = domain_starts[tier, domain], domain_starts[tier, domain + 1]
+        target = domain_positions[tier, low + int(rng.random() * (high - low))]
+    kind = rng.random()
+    if kind < SINGLE_SHARE or num_tiers == 0 or target == here:
+        pairs[0, 0], pairs[0, 1] = here, target
+        return 1
+    num_units, most = len(sequence), len(pairs)
+    if block > 1 and rng.random() < 0.7:
+        length = min(block, most)
+        first = int(rng.random() * (num_units // block)) * block
+        second = int(rng.random() * (num_units // block)) * block
+    else:
+        length = 2 + int(rng.random() * min(7, most - 1))
+        first = int(rng.random() * num_units)
+        second = int(rng.random() * num_units)
+    length = min(length, num_units - max(first, second))
+    kind = rng.random()
+    count = 0
+    if kind < 0.4:  # two runs
+        if abs(first - second) < length:
+            return 0
+        for k in range(length):
+            pairs[k, 0] = unit2position[sequence[first + k]]
+            pairs[k, 1] = unit2position[sequence[second + k]]
+        return length
+    tier = int(rng.random() * min(2, num_tiers))
+    domain = position2domain[target, tier]
+    low, high = domain_starts[tier, domain], domain_starts[tier, domain + 1]
+    if kind < 0.8:  # a run into one domain; whoever of it is there stays
+        at = low + int(rng.random() * (high - low))
+        for k in range(length):
+            position = unit2position[sequence[first + k]]
+            if position2domain[position, tier] == domain:
+                continue
+            for _ in range(high - low):
+                at = low + (at + 1 - low) % (high - low)
+                guest = position2unit[domain_positions[tier, at]]
+                is_of_run = False
+                for j in range(length):
+                    if sequence[first + j] == guest:
+                        is_of_run = True
+                        break
+                if not is_of_run:
+                    break
+            if is_of_run:
+                return 0
+            pairs[count, 0], pairs[count, 1] = position, domain_positions[tier, at]
+            count += 1
+            if count >= high - low:
+                break
+        return count
+    home = position2domain[here, tier]  # all of two equal domains
+    low_home, high_home = domain_starts[tier, home], domain_starts[tier, home + 1]
+    if home == domain or high - low != high_home - low_home or high - low > most:
+        return 0
+    for k in range(high - low):
+        pairs[k, 0], pairs[k, 1] = domain_positions[tier, low_home + k], domain_positions[tier, low + k]
+    return high - low
+
+
+@njit(cache=True)
 def _anneal(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     starts, neighbours, traffic, profile, cost, position2domain, domain_starts, domain_positions,
-    unit2position, position2unit, movable, is_fixed, best, state, num_steps, hot, cold, rng,
+    unit2position, position2unit, sequence, block, movable, is_fixed, best, state, num_steps, hot, cold, rng,
 ):  # fmt: skip
     # state: cost so far, best cost, step, steps in all. rng.random() is several times faster here than rng.integers()
-    num_tiers = position2domain.shape[1]
-    num_positions = len(position2unit)
+    pairs = np.zeros((MOST_PAIRS, 2), dtype=np.int64)
     current, lowest = state[0], state[1]
     for step in range(num_steps):
         temperature = hot * (cold / hot) ** ((state[2] + step) / state[3])
-        unit = movable[int(rng.random() * len(movable))]
-        here = unit2position[unit]
-        degree = starts[unit + 1] - starts[unit]
-        tier = int(rng.random() * (num_tiers + 1))
-        if degree > 0 and tier < num_tiers:
-            partner = neighbours[starts[unit] + int(rng.random() * degree)]
-            domain = position2domain[unit2position[partner], tier]
-            low, high = domain_starts[tier, domain], domain_starts[tier, domain + 1]
-            target = domain_positions[tier, low + int(rng.random() * (high - low))]
-        else:
-            target = int(rng.random() * num_positions)
-        if target == here or (num_tiers and position2domain[target, 0] == position2domain[here, 0]):
+        count = _choose_exchange(
+            starts, neighbours, position2domain, domain_starts, domain_positions, unit2position, position2unit,
+            sequence, block, movable, pairs, rng,
+        )  # fmt: skip
+        is_allowed = count > 0
+        for k in range(count):
+            one, other = position2unit[pairs[k, 0]], position2unit[pairs[k, 1]]
+            if (one >= 0 and is_fixed[one]) or (other >= 0 and is_fixed[other]):
+                is_allowed = False
+        if not is_allowed:
             continue
-        other = position2unit[target]
-        if other >= 0 and is_fixed[other]:
-            continue
-        delta = _move_delta(
-            starts, neighbours, traffic, profile, cost, position2domain, unit2position, unit, other, target
-        )
-        if other >= 0:
-            delta += _move_delta(
-                starts, neighbours, traffic, profile, cost, position2domain, unit2position, other, unit, here
-            )
+        delta = 0.0
+        for k in range(count):
+            delta += _swap(
+                starts, neighbours, traffic, profile, cost, position2domain, unit2position, position2unit,
+                pairs[k, 0], pairs[k, 1],
+            )  # fmt: skip
         if delta <= 0 or rng.random() < np.exp(-delta / temperature):
-            unit2position[unit] = target
-            position2unit[target] = unit
-            position2unit[here] = other
-            if other >= 0:
-                unit2position[other] = here
             current += delta
             if current < lowest - 1e-9 * abs(lowest):
                 lowest = current
                 best[:] = unit2position
+        else:
+            for k in range(count - 1, -1, -1):
+                a, b = pairs[k, 0], pairs[k, 1]
+                one, other = position2unit[a], position2unit[b]
+                position2unit[a], position2unit[b] = other, one
+                if one >= 0:
+                    unit2position[one] = b
+                if other >= 0:
+                    unit2position[other] = a
     state[0], state[1] = current, lowest
     state[2] += num_steps
 
@@ -110,6 +211,7 @@ class Annealing:
         self._position2unit = np.full(len(layout.position2slots), -1, dtype=np.int32)
         self._position2unit[self._unit2position] = np.arange(len(self._unit2position))
         self._is_fixed = layout.is_fixed
+        self._sequence, self._block = layout.sequence, layout.block
         self._movable = np.flatnonzero(~layout.is_fixed).astype(np.int32)
         self.best: IntArray = self._unit2position.copy()
         start = float(_cost(*self._edges, self._unit2position))
@@ -132,7 +234,8 @@ class Annealing:
         steps = int(min(num_steps, self._state[3] - self._state[2]))
         _anneal(
             *self._edges, self._domain_starts, self._domain_positions, self._unit2position, self._position2unit,
-            self._movable, self._is_fixed, self.best, self._state, steps, *self._temperatures, self._rng,
+            self._sequence, self._block, self._movable, self._is_fixed, self.best, self._state, steps,
+            *self._temperatures, self._rng,
         )  # fmt: skip
 
 

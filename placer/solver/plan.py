@@ -62,7 +62,7 @@ class PlanModel:
 def build_plan_model(problem: Problem, slots: IntArray, unit: int) -> PlanModel | None:
     """Model for units of ``unit`` ranks of one stage on the given slots; None when nothing is to be planned.
 
-    The finest level is the first tier whose domains hold more than one unit.
+    The levels are the tiers that cost something and whose domains hold more than one unit.
     """
     if problem.mesh.num_stage_ranks % unit:
         return None
@@ -70,7 +70,9 @@ def build_plan_model(problem: Problem, slots: IntArray, unit: int) -> PlanModel 
     tiers = [
         t
         for t in range(problem.num_tiers - 1)
-        if problem.num_domains[t] > 1 and np.bincount(problem.slot2domain[t][slots]).max() >= 2 * unit
+        if problem.num_domains[t] > 1
+        and problem.weight_steps[t] > 0
+        and np.bincount(problem.slot2domain[t][slots]).max() >= 2 * unit
     ]
     if not tiers:
         return None

@@ -13,19 +13,24 @@ from math import gcd
 import numpy as np
 
 from placer.problem import IntArray, Problem, evaluate
+from placer.solver.construct import score
 from placer.solver.counts import realise
+from placer.solver.exchange import MOST_RANKS, exchange_ranks
 from placer.solver.improve import Annealing, edge_scale
 from placer.solver.pins import honour_pins
 from placer.solver.plan import PlanAnnealing, build_plan_model
 from placer.solver.units import Layout, build_graph, build_layout
 
-SLICE = 200_000  # steps between two yields, about .2 s
+SLICE = 100_000  # steps between two yields, some tenths of a second
 PLAN_TEMPERATURES = ((1.0, 0.02), (0.3, 0.02), (0.1, 0.01))  # first and last, in typical plan costs
 PLAN_STEPS_PER_DOMAIN = 40_000
-FIRST_TEMPERATURES = (0.05, 0.005)  # of the annealing from a new start, in typical edges
-LATER_TEMPERATURES = ((0.1, 0.005), (0.05, 0.005), (0.02, 0.005))
-STEPS_PER_UNIT = 6_000
-MOST_STEPS = 8_000_000  # of one annealing run
+MOST_PLAN_STEPS = 20_000_000
+TEMPERATURES = (0.02, 0.05, 0.1, 0.3, 1.0)  # first temperature of an annealing run, in typical edges
+COLD = 0.003
+STEPS_PER_PAIR = 60  # steps per pair of units that a run from temperature 1 needs to find back to what it had
+STEPS_PER_UNIT = 8_000
+MOST_STEPS = 6_000_000  # of one annealing run
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -43,32 +48,41 @@ class Start:
 
 @dataclass
 class _Track:
-    """The best placement reached from a start."""
+    """The best placement reached from a start: fewest broken constraints, then the least objective."""
 
     start: Start
     rank2slot: IntArray
-    objective: float
+    score: tuple[int, float]
 
     def take(self, problem: Problem, rank2slot: IntArray) -> bool:
-        objective = evaluate(problem, rank2slot).objective
-        if objective < self.objective * (1 - 1e-12):
-            self.rank2slot, self.objective = rank2slot, objective
+        broken, objective = score(problem, rank2slot, evaluate(problem, rank2slot))
+        if (broken, objective) < (self.score[0], self.score[1] * (1 - 1e-12)):
+            self.rank2slot, self.score = rank2slot, (broken, objective)
             return True
         return False
 
 
 def search(problem: Problem, starts: list[Start], *, seed: int) -> Iterator[IntArray | None]:
     """Yield placements as they improve on their start, None after a slice without news."""
-    tracks = [_Track(start, start.rank2slot, evaluate(problem, start.rank2slot).objective) for start in starts]
+    tracks = [
+        _Track(start, start.rank2slot, score(problem, start.rank2slot, evaluate(problem, start.rank2slot)))
+        for start in starts
+    ]
+    for number, track in enumerate(tracks):  # first, because it need not be compiled
+        if problem.world_size <= MOST_RANKS and not track.start.hosts_only:
+            for found in exchange_ranks(problem, track.rank2slot, track.start.offered, seed=_seed(seed, number, 99)):
+                yield found if found is not None and track.take(problem, found) else None
     for number, track in enumerate(tracks):
-        yield from _improve(problem, track, track.rank2slot, FIRST_TEMPERATURES, seed=_seed(seed, number, 0))
+        yield from _improve(problem, track, track.rank2slot, warmth=0, seed=_seed(seed, number, 0))
         if not track.start.hosts_only:
             for run, plan in enumerate(_plans(problem, track.start, seed=_seed(seed, number, 1))):
                 yield None
-                yield from _improve(problem, track, plan, FIRST_TEMPERATURES, seed=_seed(seed, number, 2 + run))
-    for run, temperatures in enumerate(LATER_TEMPERATURES):
+                yield from _improve(problem, track, plan, warmth=0, seed=_seed(seed, number, 2 + run))
+    for run in range(ROUNDS):
         for number, track in enumerate(tracks):
-            yield from _improve(problem, track, track.rank2slot, temperatures, seed=_seed(seed, number, 50 + run))
+            yield from _improve(
+                problem, track, track.rank2slot, warmth=ROUNDS - run, seed=_seed(seed, number, 50 + run)
+            )
 
 
 def _seed(seed: int, number: int, run: int) -> int:
@@ -85,9 +99,9 @@ def _plans(problem: Problem, start: Start, *, seed: int) -> Iterator[IntArray]:
     slots = slots[np.lexsort((np.arange(len(slots)), *problem.slot2domain[:-1, slots]))]
     model = build_plan_model(problem, slots, unit)
     counts = None if model is None else model.counts_of(problem, start.rank2slot)
-    if model is None or counts is None:
+    if model is None or counts is None or model.scale <= 0:
         return
-    steps = min(MOST_STEPS, PLAN_STEPS_PER_DOMAIN * len(model.capacity))
+    steps = min(MOST_PLAN_STEPS, PLAN_STEPS_PER_DOMAIN * len(model.capacity))
     for run, (hot, cold) in enumerate(PLAN_TEMPERATURES):
         annealing = PlanAnnealing(
             model, counts, hot=hot * model.scale, cold=cold * model.scale, num_steps=steps, seed=seed + run
@@ -102,9 +116,9 @@ def _plans(problem: Problem, start: Start, *, seed: int) -> Iterator[IntArray]:
 
 
 def _improve(
-    problem: Problem, track: _Track, rank2slot: IntArray, temperatures: tuple[float, float], *, seed: int
+    problem: Problem, track: _Track, rank2slot: IntArray, *, warmth: int, seed: int
 ) -> Iterator[IntArray | None]:
-    """Anneal from a placement, whole hosts first; yield whatever beats the track."""
+    """Anneal from a placement, whole hosts first; yield whatever beats the track. See `_anneal` for ``warmth``."""
     if track.take(problem, rank2slot):
         yield rank2slot
     for unit_size in _unit_sizes(problem, track.start):
@@ -117,7 +131,7 @@ def _improve(
         layout = build_layout(problem, rank2slot, offered, unit_size=unit_size, spans_hosts=spans)
         if layout is None or len(layout.unit2ranks) < 2:
             continue
-        for found in _anneal(problem, layout, temperatures, seed=seed):
+        for found in _anneal(problem, layout, warmth=warmth, seed=seed):
             if found is not None:
                 rank2slot = found
                 if track.take(problem, found):
@@ -139,16 +153,20 @@ def _unit_sizes(problem: Problem, start: Start) -> list[int]:
     return sorted(sizes, reverse=True)
 
 
-def _anneal(
-    problem: Problem, layout: Layout, temperatures: tuple[float, float], *, seed: int
-) -> Iterator[IntArray | None]:
+def _anneal(problem: Problem, layout: Layout, *, warmth: int, seed: int) -> Iterator[IntArray | None]:
+    """One run from a layout; yields the best placement whenever it has improved.
+
+    ``warmth`` 0 is the warmest start that the run has steps to cool down from, more is so many steps cooler.
+    """
     graph = build_graph(problem, layout.unit2ranks)
     scale = edge_scale(graph)
     if scale <= 0:
         return
-    hot, cold = temperatures
-    steps = min(MOST_STEPS, STEPS_PER_UNIT * len(layout.unit2ranks))
-    run = Annealing(graph, layout, hot=hot * scale, cold=cold * scale, num_steps=steps, seed=seed)
+    num_units = len(layout.unit2ranks)
+    steps = min(MOST_STEPS, STEPS_PER_UNIT * num_units)
+    affordable = sum(hot * STEPS_PER_PAIR * num_units**2 <= steps for hot in TEMPERATURES)
+    hot = TEMPERATURES[max(0, affordable - 1 - warmth)]
+    run = Annealing(graph, layout, hot=hot * scale, cold=COLD * scale, num_steps=steps, seed=seed)
     before = run.lowest
     while not run.is_done:
         run.run_slice(SLICE)

@@ -41,6 +41,8 @@ class Layout:
     - ``unit2ranks`` (U, n), ``position2slots`` (P, n)
     - ``unit2position`` (U,); ``is_fixed`` (U,): units that hold a pinned rank
     - ``position2domain`` (P, T − 1): domain at every tier but the root
+    - ``sequence`` (U,): units by stage and column; ``block``: units of an all-to-all group that stand together in it,
+      or 1
     """
 
     unit2ranks: IntArray
@@ -48,6 +50,8 @@ class Layout:
     unit2position: IntArray
     is_fixed: npt.NDArray[np.bool_]
     position2domain: IntArray
+    sequence: IntArray
+    block: int
 
     def rank2slot(self, unit2position: IntArray) -> IntArray:
         """The placement that puts every unit on its position, ranks on slots in order."""
@@ -148,4 +152,11 @@ def build_layout(
         np.flatnonzero(is_used).astype(np.int32),
         np.asarray(np.isin(unit2ranks, pinned).any(axis=1)),
         np.ascontiguousarray(problem.slot2domain[:-1, positions[:, 0]].T),
+        np.lexsort((tiles[unit2ranks[:, 0]], problem.mesh.coordinates["pp"][unit2ranks[:, 0]])).astype(np.int32),
+        _block_size(problem, unit_size),
     )
+
+
+def _block_size(problem: Problem, unit_size: int) -> int:
+    size = problem.mesh.ep * problem.mesh.etp
+    return size // unit_size if problem.mesh.ep > 1 and size % unit_size == 0 else 1

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placer.errors import Issue, LimitReachedError
-from placer.problem import Evaluation, IntArray, Problem, evaluate, layout_class, ranks_by_host, violations
+from placer.problem import IntArray, Problem, evaluate, layout_class, ranks_by_host, violations
 from placer.solver import construct, count_model
 from placer.solver.bands import banded_placements
 from placer.solver.bound import lower_bound
 from placer.solver.feasibility import prove_infeasible
+from placer.solver.incumbent import PROVEN, Incumbent
 from placer.solver.pins import honour_pins
 from placer.solver.solution import Baseline, Progress, Solution, Status, relative_gap
 from placer.solver.stop import Deadline
@@ -29,84 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Baseline", "Deadline", "Progress", "Solution", "Status", "compute_baselines", "prove_bound", "solve"]
 
-PROVEN = 2e-9  # relative: the bound is rounded down by 1e-9
 FINISH_S = 0.3  # kept free before the deadline for the last checks
-
-
-class Incumbent:
-    """The best placements so far, the bound, and whether that is enough.
-
-    Two placements are kept: the best of all, and the best whose hosts hold consecutive ranks (`contiguous`).
-    """
-
-    def __init__(
-        self, problem: Problem, deadline: Deadline, *, target_gap: float, on_progress: Callable[[Progress], None] | None
-    ) -> None:
-        self.problem = problem
-        self.deadline = deadline
-        self.target_gap = target_gap
-        self.bound = problem.fixed_cost
-        self.bound_method = "weight of tier 0 on all bytes"
-        self.phase = ""
-        self.is_bound_final = False
-        self.best: tuple[Evaluation, IntArray] | None = None
-        self.contiguous: tuple[Evaluation, IntArray] | None = None
-        self.baseline_objective = np.inf
-        self._on_progress = on_progress
-
-    def offer(self, rank2slot: IntArray) -> None:
-        """Take a placement if it is valid and better."""
-        evaluation = evaluate(self.problem, rank2slot)
-        is_better = self.best is None or evaluation.objective < self.best[0].objective * (1 - 1e-12)
-        may_be_plain = self.contiguous is None or evaluation.objective < self.contiguous[0].objective * (1 - 1e-12)
-        if not (is_better or may_be_plain) or violations(self.problem, rank2slot):
-            return
-        if may_be_plain and layout_class(list(ranks_by_host(self.problem, rank2slot).values())) == "contiguous":
-            self.contiguous = (evaluation, rank2slot)
-        if is_better:
-            self.best = (evaluation, rank2slot)
-            self.report()
-
-    def raise_bound(self, value: float, method: str = "") -> None:
-        """Take a lower bound if it is better."""
-        if value > self.bound:
-            self.bound = value
-            self.bound_method = method or self.bound_method
-            self.report()
-
-    def enter(self, phase: str) -> None:
-        """Name what happens next."""
-        self.phase = phase
-        self.report()
-
-    def report(self) -> None:
-        """Tell the observer where the solve stands."""
-        if self._on_progress is not None:
-            best = None if self.best is None else self.best[0].objective
-            bound = self.bound if best is None else min(self.bound, best)
-            self._on_progress(Progress(self.phase, self.deadline.elapsed_s, best, bound))
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether the answer is proven optimal or within the gap that was asked for."""
-        if self.best is None:
-            return False
-        objective = self.choose()[0].objective
-        return relative_gap(objective, self.bound) <= max(PROVEN, self.target_gap)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether to stop: enough, or out of time."""
-        return self.is_enough or self.deadline.is_over
-
-    def choose(self) -> tuple[Evaluation, IntArray]:
-        """The answer under `rank_layout`: consecutive ranks within the tolerance, if no baseline is better."""
-        assert self.best is not None
-        if self.contiguous is not None and self.problem.constraints.rank_layout != "any":
-            allowed = min(self.best[0].objective * (1 + self.problem.constraints.tolerance), self.baseline_objective)
-            if self.contiguous[0].objective <= max(allowed, self.best[0].objective * (1 + 1e-12)):
-                return self.contiguous
-        return self.best
+MOST_POOLS = 3  # numbers of ranks a host that the search starts from
 
 
 def compute_baselines(problem: Problem, *, deadline: Deadline | None = None) -> tuple[Baseline, ...]:
@@ -174,9 +99,10 @@ def solve(
     incumbent.baseline_objective = min(valid, default=np.inf)
 
     incumbent.enter("bands")
-    starts = [baselines[-1].rank2slot]
-    for pool in pools[:2]:
-        for _, rank2slot in banded_placements(problem, pool.by_capacity, deadline.within(0.15 * deadline.time_limit_s)):
+    starts = [baseline.rank2slot for baseline in baselines]
+    banding = deadline.within(0.15 * deadline.time_limit_s)
+    for pool in pools[:MOST_POOLS]:
+        for rank2slot in banded_placements(problem, pool.by_capacity, banding):
             starts.append(honour_pins(problem, rank2slot, pool.offered))
             incumbent.offer(starts[-1])
     if count_model.is_small_enough(problem):
@@ -234,36 +160,47 @@ def _search(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool],
             pass
         if worker.failure:
             incumbent.enter(worker.failure)
-        if worker.failure:
-            incumbent.enter(worker.failure)
 
 
 def _starts(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool]) -> list[Start]:
-    """Where the search begins: the incumbent, the best unlike it, and the best with consecutive ranks."""
+    """Where the search begins: the two best placements, the best of other pools, the best with consecutive ranks."""
     from placer.solver.search import Start  # noqa: PLC0415
 
     problem = incumbent.problem
     layout = problem.constraints.rank_layout
+    if incumbent.best is not None:
+        placements = [incumbent.best[1], *placements]
     ranked = sorted(placements, key=lambda x: construct.score(problem, x, evaluate(problem, x)))
-    best = ranked[0] if incumbent.best is None else incumbent.best[1]
-    wanted: list[tuple[IntArray, bool]] = [(best, False)] if layout != "contiguous" else []
-    wanted += [(x, False) for x in ranked if layout != "contiguous" and not np.array_equal(x, best)][:1]
-    if incumbent.contiguous is not None and layout != "any":
-        wanted.append((incumbent.contiguous[1], True))
     found: list[Start] = []
-    for rank2slot, hosts_only in wanted:
+    seen: dict[int | None, list[IntArray]] = {}
+    for rank2slot in ranked:
         pool = _pool_of(problem, rank2slot, pools)
-        if pool is not None and not (hosts_only and pool.ranks_per_host in (None, problem.mesh.tp) and found):
-            found.append(Start(rank2slot, pool.offered, pool.ranks_per_host, hosts_only))
+        if pool is None or layout == "contiguous":
+            continue
+        earlier = seen.setdefault(pool.ranks_per_host, [])
+        wanted = 2 if len(seen) == 1 else 1
+        if len(earlier) < wanted and len(seen) <= MOST_POOLS and not any(np.array_equal(rank2slot, x) for x in earlier):
+            earlier.append(rank2slot)
+            found.append(Start(rank2slot, pool.offered, pool.ranks_per_host, hosts_only=False))
+    if layout == "any":
+        return found
+    plain = [x for x in ranked if layout_class(list(ranks_by_host(problem, x).values())) == "contiguous"]
+    for pool in pools[:MOST_POOLS]:
+        of_pool = [x for x in plain if _pool_of(problem, x, [pool]) is not None]
+        is_general_too = pool.ranks_per_host == problem.mesh.tp and layout != "contiguous"  # hosts are tp groups
+        if of_pool and not is_general_too:
+            found.append(Start(of_pool[0], pool.offered, pool.ranks_per_host, hosts_only=True))
     return found
 
 
 def _pool_of(problem: Problem, rank2slot: IntArray, pools: list[Pool]) -> Pool | None:
-    used = set(rank2slot.tolist())
+    """The first pool whose offer a placement keeps to."""
+    per_host = {len(ranks) for ranks in ranks_by_host(problem, rank2slot).values()}
     for pool in pools:
-        if used <= {int(s) for slots in pool.offered for s in slots}:
-            per_host = {len(ranks) for ranks in ranks_by_host(problem, rank2slot).values()}
-            if pool.ranks_per_host is None or per_host == {pool.ranks_per_host}:
+        if pool.ranks_per_host is None or per_host == {pool.ranks_per_host}:
+            is_offered = np.zeros(problem.num_slots, dtype=bool)
+            is_offered[np.concatenate(pool.offered)] = True
+            if is_offered[rank2slot].all():
                 return pool
     return None
 
@@ -276,7 +213,9 @@ def _finish(incumbent: Incumbent, baselines: list[Baseline]) -> Solution:
             Issue(
                 f"no placement that honours all constraints was found in {incumbent.deadline.elapsed_s:.0f} s; "
                 f"nothing is proven. The default order breaks: {'; '.join(broken)}",
-                hint="give a longer --time-limit, or relax that constraint",
+                hint="relax one of these constraints, or give a longer --time-limit"
+                if incumbent.deadline.is_over
+                else "the search has done its work: relax one of these constraints, or try another --seed",
             )
         )
     evaluation, rank2slot = incumbent.choose()

@@ -66,8 +66,8 @@ class BandedLayout:
         return np.asarray((block * band.height + self._stage % band.height) * band.width + self._column % band.width)
 
 
-def banded_placements(problem: Problem, slots: IntArray, deadline: Deadline) -> Iterator[tuple[str, IntArray]]:
-    """Ever better banded layouts on the given slots (every domain's together), with a name for each.
+def banded_placements(problem: Problem, slots: IntArray, deadline: Deadline) -> Iterator[IntArray]:
+    """Ever better banded layouts on the given slots (every domain's together).
 
     Where the pool is larger than the job, domains may also leave a few slots unused so as to hold whole columns, whole
     cp groups or whole expert groups.
@@ -99,7 +99,6 @@ def banded_placements(problem: Problem, slots: IntArray, deadline: Deadline) -> 
                             lowest, bands = objective, trial
                         if objective < best * (1 - 1e-12):
                             best = objective
-                            shown = "/".join(str(band.height) for band in bands)
-                            yield f"bands of {shown} stages, inner tiers first", rank2slot
+                            yield rank2slot
             if lowest >= before:
                 break

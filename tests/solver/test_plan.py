@@ -92,7 +92,7 @@ def test_every_band_gives_each_slot_to_one_rank():
 def test_banded_placements_are_valid_and_get_better():
     problem = pools.fragmented(Mesh(tp=2, dp=16, pp=4, ep=8), 2, pools.MOE, leaves_per_pod=1)
     pool = pools_of(problem)[0]
-    found = [rank2slot for _, rank2slot in banded_placements(problem, pool.by_capacity, Deadline(20))]
+    found = list(banded_placements(problem, pool.by_capacity, Deadline(20)))
     objectives = [evaluate(problem, x).objective for x in found]
     assert found
     assert all(violations(problem, x) == [] for x in found)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from placer._version import __version__
 from placer.formulate import Job, formulate, read_job
 from placer.placement import to_rank2slot, to_rank_map
+from placer.problem import Constraints, violations
 from placer.problem import evaluate as evaluate_placement
-from placer.problem import violations
 from placer.rank_map import Provenance, RankMap
 from placer.result import Comparison, Result, name_bytes, time_step
 from placer.scenario.schema import Scenario
@@ -115,7 +116,8 @@ def solve(
 def evaluate(scenario: Scenario | Job, rank_map: RankMap, *, time_limit: float = 60.0) -> Result:
     """The figures of any rank map for a scenario, compared with the baselines and with a proven bound.
 
-    ``time_limit``: seconds that the bound may take. A map may break the scenario's constraints: `Result.violations`.
+    ``time_limit``: seconds that the bound may take. A map may break the scenario's constraints: `Result.violations`;
+    its bound then holds for all placements, constraints aside.
 
     Raises `InvalidInputError` when the map names hosts or GPUs that the pool hasn't, or was made for another mesh.
     Example::
@@ -131,8 +133,11 @@ def evaluate(scenario: Scenario | Job, rank_map: RankMap, *, time_limit: float =
     deadline = solver.Deadline(max(0.0, time_limit - (time.monotonic() - started)))
     evaluation = evaluate_placement(job.problem, rank2slot)
     baselines = solver.compute_baselines(job.problem, deadline=deadline.within(0.5 * time_limit))
-    bound, method = solver.prove_bound(job.problem, time_limit_s=deadline.remaining_s, target=evaluation.objective)
     broken = tuple(violations(job.problem, rank2slot))
+    problem = job.problem
+    if broken:  # a bound for placements that honour the constraints says nothing about this one
+        problem = replace(problem, constraints=Constraints(ranks_per_host="any", rank_layout="any"))
+    bound, method = solver.prove_bound(problem, time_limit_s=deadline.remaining_s, target=evaluation.objective)
     bound = min(bound, evaluation.objective)
     is_optimal = not broken and evaluation.objective - bound <= _PROVEN * evaluation.objective
     compared = tuple(_compare(job, baseline) for baseline in baselines)

@@ -1,19 +1,17 @@
-"""A scenario's constraints in the indices of a problem, and proofs that some can't be met by any placement.
+"""A scenario's constraints in the indices of a problem.
 
-Hidden here: how names become indices, which settings contradict each other (invalid input), and counting arguments
-that need no solver (infeasible). A solver may find further reasons; what passes here isn't proven feasible.
+Hidden here: how names become indices, and which settings name what isn't there or contradict each other (invalid
+input). Whether a placement can honour the rest is `placer.feasibility`'s to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from placer.cluster.topology import Topology
 from placer.errors import Issue, did_you_mean
-from placer.problem import Constraints, IntArray
+from placer.problem import Constraints
 from placer.scenario.schema import ConstraintsSpec
 from placer.workload.traffic import FAMILY_AXES, FamilyTraffic
 
@@ -103,100 +101,3 @@ def _resolve_together(
         else:
             together.append((family, tiers.index(tier)))
     return together, issues, notes
-
-
-def prove_impossible(
-    constraints: Constraints, *, topology: Topology, world_size: int, traffic: Sequence[FamilyTraffic]
-) -> list[Issue]:
-    """Constraints that no placement can honour, each with the domain that is too small; empty if none was found."""
-    capacities = np.bincount(topology.slot2host, minlength=len(topology.hosts)).astype(np.int32)
-    limits = list(_ranks_per_host_limits(constraints, capacities, world_size))
-    issues = [] if limits else [_explain_hosts(constraints, capacities, world_size)]
-    issues += _check_pins(constraints, topology, capacities, max(limits, default=0))
-    for name, tier in constraints.together:
-        entry = next(entry for entry in traffic if entry.family == name)
-        issues += _check_together(entry, tier, topology)
-    return issues
-
-
-def _ranks_per_host_limits(constraints: Constraints, capacities: IntArray, world_size: int) -> Iterator[int]:
-    """Every k so that no used host runs more than k ranks and the pool has room, spares included."""
-    wanted, spares = constraints.ranks_per_host, constraints.spare_hosts
-    is_uniform = wanted != "any" or constraints.rank_layout == "contiguous"
-    for k in range(1, int(capacities.max(initial=0)) + 1):
-        num_able = int(np.count_nonzero(capacities >= k))
-        if is_uniform:
-            fits = world_size % k == 0 and num_able >= world_size // k + spares and wanted in ("uniform", "any", k)
-        else:
-            # spares have at least k GPUs each, and give up k of the room that hosts of at most k ranks offer
-            fits = num_able >= spares and int(np.minimum(capacities, k).sum()) - spares * k >= world_size
-        if fits:
-            yield k
-
-
-def _explain_hosts(constraints: Constraints, capacities: IntArray, world_size: int) -> Issue:
-    sizes, counts = np.unique(capacities[capacities > 0], return_counts=True)
-    pool = ", ".join(f"{n} with {size}" for size, n in zip(sizes[::-1].tolist(), counts[::-1].tolist(), strict=True))
-    pool = f"usable GPUs of the hosts: {pool}"
-    spares = f" and {constraints.spare_hosts} spare hosts" if constraints.spare_hosts else ""
-    wanted = constraints.ranks_per_host
-    key = "spare_hosts" if constraints.spare_hosts else "ranks_per_host"
-    if isinstance(wanted, int):
-        num_able = int(np.count_nonzero(capacities >= wanted))
-        needed = world_size // wanted + constraints.spare_hosts
-        message = f"ranks_per_host: {wanted} needs {needed} hosts with {wanted} usable GPUs"
-        message += f" ({world_size // wanted} and {constraints.spare_hosts} spare)" if constraints.spare_hosts else ""
-        return Issue(
-            f"{message}; the pool has {num_able} ({pool})", "write a smaller number, or any", ("constraints", key)
-        )
-    if wanted == "uniform" or constraints.rank_layout == "contiguous":
-        reason = "ranks_per_host: uniform" if wanted == "uniform" else "rank_layout: contiguous"
-        message = f"{reason} can't be met: {world_size} ranks{spares} don't fit equally on the hosts ({pool})"
-        hint = "write `ranks_per_host: any` and no contiguous layout, or add hosts"
-        return Issue(message, hint, ("constraints", key if wanted == "uniform" else "rank_layout"))
-    message = f"spare_hosts: {constraints.spare_hosts} can't be met beside {world_size} ranks ({pool})"
-    return Issue(message, "ask for fewer spare hosts, or add hosts", ("constraints", "spare_hosts"))
-
-
-def _check_pins(constraints: Constraints, topology: Topology, capacities: IntArray, limit: int) -> list[Issue]:
-    issues: list[Issue] = []
-    host2pins: dict[int, list[int]] = {}
-    for index, (_, host) in enumerate(constraints.pins):
-        host2pins.setdefault(host, []).append(index)
-    for host, indices in host2pins.items():
-        room = min(int(capacities[host]), limit) if limit else int(capacities[host])
-        if len(indices) > room:
-            ranks = ", ".join(str(constraints.pins[index][0]) for index in indices[:8])
-            ranks += ", …" if len(indices) > 8 else ""
-            reason = "usable GPUs" if room == capacities[host] else f"ranks under {_describe_limit(constraints)}"
-            message = (
-                f"pin: host {topology.hosts[host]} has room for {room} {reason}, {len(indices)} are pinned: {ranks}"
-            )
-            issues.append(Issue(message, "pin fewer ranks to it", ("constraints", "pin", indices[room])))
-    return issues
-
-
-def _describe_limit(constraints: Constraints) -> str:
-    spares = f" and spare_hosts: {constraints.spare_hosts}" if constraints.spare_hosts else ""
-    return f"ranks_per_host: {constraints.ranks_per_host}{spares}"
-
-
-def _check_together(entry: FamilyTraffic, tier: int, topology: Topology) -> list[Issue]:
-    name, size, num_groups = entry.family, entry.group_size, entry.num_groups
-    room = np.bincount(topology.slot2domain[tier])
-    num_fitting = int((room // size).sum())
-    if num_fitting >= num_groups:
-        return []
-    tier_name = topology.tiers[tier].name
-    largest = int(room.argmax())
-    domain = topology.domain_names[tier][largest]
-    largest_domain = f"the largest {tier_name} domain, {domain}, has {room[largest]} usable"
-    if room[largest] < size:
-        message = f"together: a {name} group has {size} GPUs; {largest_domain}"
-    else:
-        message = (
-            f"together: {num_groups} {name} groups of {size} GPUs don't fit into {tier_name} domains: "
-            f"the pool has room for {num_fitting}; {largest_domain}"
-        )
-    hint = f"use a smaller {name} degree or an outer tier, or add {tier_name} domains with {size} free GPUs"
-    return [Issue(message, hint, ("constraints", "together", name))]

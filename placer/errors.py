@@ -53,12 +53,18 @@ class Issue:
         if self.location and self.location.text:
             start = max(0, self.location.column - 60)
             shown = self.location.text[start : start + 110]
-            # a hostile file must not send its control characters to the terminal
-            shown = "".join(character if character.isprintable() else " " for character in shown)
             lines += ["    " + shown, "    " + " " * (self.location.column - 1 - start) + "^"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        return "\n".join(_defuse(line) for line in lines)
+
+
+def _defuse(line: str) -> str:
+    """``line`` without control characters, each a blank: names in it may come from a hostile file.
+
+    As long as before, so that a caret below it still points at the same character.
+    """
+    return line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
 
 
 class PlacerError(Exception):

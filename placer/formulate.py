@@ -6,7 +6,7 @@ Hidden here: in which order the parts are checked, so that the mistakes of all p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Protocol, TypeVar
@@ -16,8 +16,9 @@ import numpy as np
 from placer.cluster.build import build_topology
 from placer.cluster.tiers import resolve_gpu
 from placer.cluster.topology import Topology
-from placer.constraints import ConstraintCheck, prove_impossible, resolve_constraints
+from placer.constraints import ConstraintCheck, resolve_constraints
 from placer.errors import InfeasibleError, InvalidInputError, Issue
+from placer.feasibility import prove_infeasible
 from placer.problem import Constraints, Family, Labels, Problem
 from placer.scenario.reading import read_draft
 from placer.scenario.schema import (
@@ -183,10 +184,11 @@ def _finish(scenario: Scenario, parts: _Parts) -> Job:
     assert mesh is not None
     assert traffic is not None
     assert check is not None
-    impossible = prove_impossible(check.constraints, topology=topology, world_size=mesh.world_size, traffic=traffic)
-    if impossible:
-        raise InfeasibleError(_place(scenario, impossible))
     problem = _make_problem(topology, mesh, traffic, check.constraints)
+    try:
+        prove_infeasible(problem)
+    except InfeasibleError as error:
+        raise InfeasibleError(_place(scenario, error.issues)) from None
     return Job(scenario, topology, mesh, parts.model, traffic, problem, (*topology.notes, *check.notes))
 
 
@@ -218,5 +220,5 @@ def _make_problem(
     )
 
 
-def _place(scenario: Scenario, issues: list[Issue]) -> list[Issue]:
+def _place(scenario: Scenario, issues: Sequence[Issue]) -> list[Issue]:
     return [issue if issue.location else replace(issue, location=scenario.locate(issue.path)) for issue in issues]

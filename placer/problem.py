@@ -81,11 +81,23 @@ class Constraints:
 
 @dataclass(frozen=True)
 class Labels:
-    """Names for messages and reports; no algorithm reads them."""
+    """Names for messages and reports; no algorithm reads them. What has no name is called by its index."""
 
     tiers: tuple[str, ...] = ()
     domains: tuple[tuple[str, ...], ...] = ()
     hosts: tuple[str, ...] = ()
+
+    def tier(self, index: int) -> str:
+        """Name of a tier."""
+        return _label(self.tiers, index)
+
+    def domain(self, tier: int, index: int) -> str:
+        """Name of a domain of a tier."""
+        return _label(self.domains[tier] if tier < len(self.domains) else (), index)
+
+    def host(self, index: int) -> str:
+        """Name of a host."""
+        return _label(self.hosts, index)
 
 
 @dataclass(frozen=True)
@@ -263,15 +275,13 @@ def violations(problem: Problem, rank2slot: IntArray) -> list[str]:
         found.append(f"ranks_per_host: {constraints.ranks_per_host}, but hosts run {sorted(counts)} ranks")
     for rank, host in constraints.pins:
         if problem.slot2host[rank2slot[rank]] != host:
-            found.append(f"pin: rank {rank} is not on host {_label(problem.labels.hosts, host)}")
+            found.append(f"pin: rank {rank} is not on host {problem.labels.host(host)}")
     for name, tier in constraints.together:
         family = next(f for f in problem.families if f.name == name)
         domains = problem.slot2domain[tier][rank2slot[family.groups]]
         num_split = int(np.count_nonzero(domains.min(axis=1) != domains.max(axis=1)))
         if num_split:
-            found.append(
-                f"together: {num_split} {name} groups are not inside one {_label(problem.labels.tiers, tier)} domain"
-            )
+            found.append(f"together: {num_split} {name} groups are not inside one {problem.labels.tier(tier)} domain")
     if len(spare_hosts(problem, rank2slot)) < constraints.spare_hosts:
         found.append(f"spare_hosts: fewer than {constraints.spare_hosts} hosts that could replace a used one stay free")
     if constraints.rank_layout == "contiguous" and layout_class(list(held.values())) != "contiguous":

@@ -33,9 +33,12 @@ def build_topology(cluster: ClusterSpec) -> Topology:
     issues += source_issues
     pool: Pool | None = None
     if names and not source_issues:
-        pool, pool_issues = (
-            read_shape(cluster.shape, names) if cluster.shape is not None else read_rows(cluster.hosts or (), names)
-        )
+        if cluster.shape is not None:
+            pool, pool_issues = read_shape(cluster.shape, names)
+        else:
+            preset = find_preset(cluster)
+            preset_domain = preset.nvlink_domain if preset else 0
+            pool, pool_issues = read_rows(cluster.hosts or (), names, preset_domain=preset_domain)
         issues += pool_issues
     if pool is None:
         raise InvalidInputError(issues)

@@ -26,8 +26,13 @@ from placer.scenario.schema import HostRow
 PATH: Path = ("cluster", "hosts")
 
 
-def read_rows(rows: Sequence[HostRow], tier_names: tuple[str, ...]) -> tuple[Pool | None, list[Issue]]:
-    """The pool of the host rows, or the mistakes in them."""
+def read_rows(
+    rows: Sequence[HostRow], tier_names: tuple[str, ...], *, preset_domain: int = 0
+) -> tuple[Pool | None, list[Issue]]:
+    """The pool of the host rows, or the mistakes in them.
+
+    ``preset_domain``: GPUs of one tier-0 domain of the cluster's preset, 0 without a preset.
+    """
     if not rows:
         return None, [Issue("cluster.hosts has no rows", 'add e.g. `- {hosts: "gpu[01-16]", gpus: 8}`', PATH)]
     hostlists = [parse_hostlist(row.hosts) for row in rows]
@@ -40,7 +45,7 @@ def read_rows(rows: Sequence[HostRow], tier_names: tuple[str, ...]) -> tuple[Poo
             issues += _check_down(r, row)
         if not all(isinstance(domain, str) for domain in row.domains.values()):
             issues += _check_splits(r, row, tier_names)
-    reading = _Reading(rows, hostlists, tier_names)
+    reading = _Reading(rows, hostlists, tier_names, preset_domain)
     issues += reading.check_duplicates()
     issues += reading.find_domains()
     return (None, issues) if issues else (reading.build(), [])
@@ -123,6 +128,7 @@ class _Reading:
     rows: Sequence[HostRow]
     hostlists: Sequence[Hostlist]
     tier_names: tuple[str, ...]
+    preset_domain: int
     hosts: tuple[str, ...] = ()
     host2row: IdArray = field(default_factory=lambda: np.zeros(0, np.int64))
     names: list[list[str]] = field(default_factory=list)
@@ -172,6 +178,7 @@ class _Reading:
             self.names.append(list(index))
             num_names = len(index)
             if t == 0:
+                self._note_own_domains(tier)
                 ids = np.where(ids >= 0, ids, num_names + np.arange(len(ids)))
                 self.host_ids.append(ids)
                 continue
@@ -196,6 +203,15 @@ class _Reading:
                 )
             self.host_ids.append(ids)
         return issues
+
+    def _note_own_domains(self, tier: str) -> None:
+        """Say which hosts count as a tier-0 domain of their own although others, or the preset's, span hosts."""
+        given = [tier in row.domains for row in self.rows]
+        own = [h for h, r in enumerate(self.host2row.tolist()) if not given[r]]
+        largest = max((row.gpus for row in self.rows), default=0)
+        if tier != "host" and own and (any(given) or self.preset_domain > largest):
+            who = f"{_shorten([self.hosts[h] for h in own])} ({len(own)} of {len(self.hosts)} hosts)"
+            self.notes.append(f"no {tier} is given for {who}: each counts as a {tier} domain of its own")
 
     def build(self) -> Pool:
         """The pool of sound rows."""

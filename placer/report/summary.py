@@ -15,9 +15,6 @@ _SAME = 1e-9  # relative difference of objectives that counts as none
 def summarise(result: Result) -> list[Block]:
     """The blocks of the report, in reading order."""
     blocks: list[Block] = [_headline(result), _bytes_table(result), _figures(result), _conclusion(result)]
-    if result.violations:
-        broken = "\n".join(f"  {sentence}" for sentence in result.violations)
-        blocks.append(f"This map breaks constraints of the scenario, so it is no answer to it:\n{broken}")
     notes = result.job.notes
     if notes:
         blocks.append("\n".join(f"note: {note}" for note in notes))
@@ -29,33 +26,41 @@ def _headline(result: Result) -> str:
     num_hosts = len(result.job.topology.hosts)
     return (
         f"{result.job.scenario.name}: {rank_map.world_size} ranks on {len(rank_map.hosts)} of {num_hosts} hosts, "
-        f"layout {rank_map.layout_class}, status {result.status}"
+        f"layout {rank_map.layout_class}, {'breaks constraints' if result.violations else f'status {result.status}'}"
     )
 
 
 def _bytes_table(result: Result) -> Table:
-    """Bytes per step of every family at every tier, for the best baseline and for the map, and their weighted sums."""
+    """Bytes per step of every family at every tier, for the placements compared, and their weighted sums."""
     tiers = result.job.topology.tiers
+    compared = [
+        ("default order", result.default_sorted.bytes_by_tier, result.default_sorted.objective),
+        ("best baseline", result.best_baseline.bytes_by_tier, result.best_baseline.objective),
+        ("this map", result.bytes_by_tier, result.objective),
+    ]
+    if result.best_baseline == result.default_sorted:
+        del compared[0]
     rows: list[tuple[str, ...]] = [("weight", "", "", *(f"{tier.weight:.4g}" for tier in tiers), "")]
-    both = (("best baseline", result.best_baseline.bytes_by_tier), ("this map", result.bytes_by_tier))
     for entry in result.job.traffic:
-        for label, bytes_by_tier in both:
+        names = (entry.family, f"{entry.exposure:.3g}")
+        for label, bytes_by_tier, _ in compared:
             by_tier = bytes_by_tier[entry.family]
             cost = entry.exposure * sum(tier.weight * moved for tier, moved in zip(tiers, by_tier, strict=True))
-            is_first = label == both[0][0]
-            names = (entry.family, f"{entry.exposure:.3g}") if is_first else ("", "")
             rows.append((names[0], label, names[1], *map(format_bytes, by_tier), format_bytes(cost)))
-    blank = ("",) * len(tiers)
-    rows.append(("objective", "best baseline", "", *blank, format_bytes(result.best_baseline.objective)))
-    rows.append(("", "this map", "", *blank, format_bytes(result.objective)))
+            names = ("", "")
+    name = "objective"
+    for label, _, objective in compared:
+        rows.append((name, label, "", *("",) * len(tiers), format_bytes(objective)))
+        name = ""
     header = ("bytes per step", "", "exposure", *(tier.name for tier in tiers), "weighted")
     return Table(header, tuple(rows), num_labels=2)
 
 
 def _figures(result: Result) -> Table:
+    who = "no map, constraints aside, has less" if result.violations else "no map has less"
     rows = [
         ("objective", _exactly(result.objective), "Σ exposure × weight × bytes, per step"),
-        ("lower bound", _exactly(result.lower_bound), f"no map has less; proven by: {result.bound_method}"),
+        ("lower bound", _exactly(result.lower_bound), f"{who}; proven by: {result.bound_method}"),
         ("gap", f"{100 * result.gap:.2f} %", "at most this share of the objective can still be gained"),
         ("best baseline", _exactly(result.best_baseline.objective), result.best_baseline.name),
     ]
@@ -72,7 +77,7 @@ def _exactly(value: float) -> str:
 
 
 def _compare(result: Result, baseline: Comparison) -> str:
-    flaw = "" if baseline.is_valid else " (it breaks a constraint)"
+    flaw = "" if baseline.is_valid else "; that order breaks a constraint"
     if abs(baseline.objective - result.objective) <= _SAME * baseline.objective:
         return f"this map costs the same{flaw}"
     share = 100 * abs(1 - result.objective / baseline.objective) if baseline.objective > 0 else float("inf")
@@ -81,6 +86,9 @@ def _compare(result: Result, baseline: Comparison) -> str:
 
 
 def _conclusion(result: Result) -> str:
+    if result.violations:
+        broken = "\n".join(f"  {sentence}" for sentence in result.violations)
+        return f"This map breaks constraints of the scenario, so it is no answer to it:\n{broken}"
     default = result.default_sorted
     gains = result.objective < default.objective * (1 - _SAME)
     is_optimal = result.status == "optimal"

@@ -16,12 +16,15 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from placer.errors import did_you_mean
 from placer.scenario import quantity
-from placer.scenario.hostlist import HostlistError, parse_exclusion, parse_hostlist
+from placer.scenario.hostlist import MAX_NAME_LENGTH, HostlistError, parse_exclusion, parse_hostlist
 from placer.scenario.source import Plain
 
 JsonSchema = dict[str, Any]
 ERROR_TYPE = "placer"
 """``type`` of the pydantic errors that carry our own ``message`` and ``hint`` in their context."""
+MAX_TEXT_LENGTH = 16 * 2**20
+"""Of a hostlist that names its hosts one by one: as long as a file may be."""
+MAX_PATH_LENGTH = 4096
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,29})")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -79,7 +82,8 @@ class Integer(Reader):
         if not isinstance(value, int) or isinstance(value, bool):
             fail(f"{wanted} is wanted", "" if self.words else "write e.g. `8`")
         if not self.low <= value <= self.high:
-            fail(f"it must lie between {self.low:,} and {self.high:,}", "")
+            nearest = self.low if value < self.low else self.high
+            fail(f"it must lie between {self.low:,} and {self.high:,}", f"write e.g. `{nearest}`")
         return value
 
     def _hint(self, text: str) -> str:
@@ -119,7 +123,7 @@ class Number(Reader):
         number = float(value)
         if not (self.low < number or (self.includes_low and number == self.low)) or not number <= self.high:
             least = "at least" if self.includes_low else "above"
-            fail(f"it must be {least} {self.low:g} and at most {self.high:g}")
+            fail(f"it must be {least} {self.low:g} and at most {self.high:g}", f"write e.g. `{min(2.0, self.high):g}`")
         return number
 
     def json_schema(self) -> JsonSchema:
@@ -156,9 +160,10 @@ class Truth(Reader):
 
 @dataclass(frozen=True)
 class Text(Reader):
-    """A name or other text, taken as it is written: ``1101`` and ``no`` are names too."""
+    """A name or other text of at most ``most`` characters, taken as it is written: ``1101`` and ``no`` are names too."""
 
     what: str = "a name"
+    most: int = MAX_NAME_LENGTH
 
     def read(self, value: Any) -> str:
         """A non-empty str without control characters."""
@@ -169,7 +174,10 @@ class Text(Reader):
         if not value.strip():
             fail(f"{self.what} can't be blank", "write a single word or a quoted text")
         if not value.isprintable():
-            fail(f"{self.what} can't hold line breaks or control characters")
+            hint = "remove them; invisible ones (U+202E, say) are often pasted in with a text"
+            fail(f"{self.what} can't hold line breaks or control characters", hint)
+        if len(value) > self.most:
+            fail(f"{self.what} has at most {self.most} characters, this one {len(value)}", "write a shorter one")
         return str(value)
 
     def json_schema(self) -> JsonSchema:
@@ -256,7 +264,7 @@ class HostNames(Reader):
 
     def read(self, value: Any) -> str:
         """The text of the hostlist."""
-        text: str = Text("a hostlist").read(value)
+        text: str = Text("a hostlist", most=MAX_TEXT_LENGTH).read(value)
         try:
             if self.allows_gpu:
                 parse_exclusion(text)
@@ -281,9 +289,13 @@ class DomainOfRow(Reader):
             name: str = Text("a domain's name").read(value)
             return name
         index = Integer(0, 10**6)
+        hint = "write e.g. [[0, 1, 2, 3], [4, 5, 6, 7]]"
         if not value or not all(isinstance(part, list | tuple) and part for part in value):
-            fail("domains within a host are lists of GPU indices", "write e.g. [[0, 1, 2, 3], [4, 5, 6, 7]]")
-        return tuple(tuple(index.read(gpu) for gpu in part) for part in value)
+            fail("domains within a host are lists of GPU indices", hint)
+        try:
+            return tuple(tuple(index.read(gpu) for gpu in part) for part in value)
+        except PydanticCustomError:
+            fail("each index in the lists is a whole number from 0", hint)
 
     def json_schema(self) -> JsonSchema:
         """A name, or a list of lists of GPU indices."""

@@ -125,7 +125,7 @@ def _check_version(data: Mapping[str, Any]) -> Issue | None:
         return Issue("the scenario has no `version`", hint, ())
     version = data["version"]
     if str(version) != str(VERSION):
-        message = f"version {describe(version)} isn't known: this program reads version {VERSION}"
+        message = f"version is {describe(version)}, which isn't known: this program reads version {VERSION}"
         return Issue(message, hint, ("version",))
     return None
 
@@ -197,7 +197,13 @@ def _issue_of(details: ErrorDetails) -> Issue:
         hint = did_you_mean(key, known)
         return Issue(f"unknown key '{key}' in {_show(path[:-1])}", hint, (*path[:-1], key))
     wanted = "a list" if kind in ("tuple_type", "list_type") else "a mapping of keys to values"
-    hint = f"write `{path[-1]}: [ … ]`, or one entry a line after `- `" if wanted == "a list" and path else ""
+    if wanted == "a list":
+        hint = f"write `{path[-1]}: [ … ]`, or one entry a line after `- `"
+    else:
+        field = _field(_model_at(path[:-1]), str(path[-1]))
+        model = _model_at(path) if field is None else _find_model(field.annotation)
+        such = f", with keys such as {', '.join(_keys_of(model)[:4])}" if model else ""
+        hint = f"write lines `key: value` below it{such}"
     return Issue(f"{shown} is {describe(given)}: {wanted} is wanted", hint, path)
 
 

@@ -13,7 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from placer.errors import Location, Path
 from placer.scenario import quantity
-from placer.scenario.fields import Choice, DomainOfRow, Fraction, HostNames, Integer, Number, Quantity, Text, Truth
+from placer.scenario.fields import (
+    MAX_PATH_LENGTH,
+    Choice,
+    DomainOfRow,
+    Fraction,
+    HostNames,
+    Integer,
+    Number,
+    Quantity,
+    Text,
+    Truth,
+)
 from placer.scenario.source import Document
 
 FAMILIES = ("tp", "cp", "dp", "dp_replicate", "ep", "etp", "edp", "pp", "embedding")
@@ -97,7 +108,7 @@ class TopologySource(Section):
     """A topology that is imported from another program's file."""
 
     format: Name = Field(description="Format of the file, e.g. slurm", examples=["slurm"])
-    path: Annotated[str, Text("a path")] = Field(
+    path: Annotated[str, Text("a path", MAX_PATH_LENGTH)] = Field(
         description="The file, relative to the scenario", examples=["topology.conf"]
     )
 
@@ -135,7 +146,7 @@ class ModelSpec(Section):
     """The model: a preset or a Hugging Face config, each key of which can be overridden, or all keys."""
 
     preset: Name | None = Field(None, description="Known model, e.g. llama3-405b")
-    hf_config: Annotated[str, Text("a path")] | None = Field(
+    hf_config: Annotated[str, Text("a path", MAX_PATH_LENGTH)] | None = Field(
         None, description="Hugging Face config.json, relative to the scenario"
     )
     layers: Count | None = Field(None, description="Transformer layers")

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placer.errors import Issue, LimitReachedError
+from placer.feasibility import prove_infeasible
 from placer.problem import IntArray, Problem, evaluate, layout_class, ranks_by_host, violations
 from placer.solver import construct, count_model
 from placer.solver.bands import banded_placements
 from placer.solver.bound import lower_bound
-from placer.solver.feasibility import prove_infeasible
 from placer.solver.incumbent import PROVEN, Incumbent
 from placer.solver.pins import honour_pins
 from placer.solver.solution import Baseline, Progress, Solution, Status, relative_gap
 from placer.solver.stop import Deadline
+from placer.solver.tidy import tidy
 from placer.solver.worker import Worker
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ def compute_baselines(problem: Problem, *, deadline: Deadline | None = None) -> 
 
 
 def _pools(problem: Problem) -> list[Pool]:
-    pools = construct.pools_of(problem)
-    prove_infeasible(problem, pools)
-    return pools
+    prove_infeasible(problem)
+    return construct.pools_of(problem)
 
 
 def _baselines(problem: Problem, pools: list[Pool], deadline: Deadline) -> list[Baseline]:
@@ -219,7 +219,7 @@ def _finish(incumbent: Incumbent, baselines: list[Baseline]) -> Solution:
             )
         )
     evaluation, rank2slot = incumbent.choose()
-    rank2slot = _tidy(problem, rank2slot)
+    rank2slot = tidy(problem, rank2slot)
     checked = evaluate(problem, rank2slot)
     assert not violations(problem, rank2slot), violations(problem, rank2slot)
     assert abs(checked.objective - evaluation.objective) <= 1e-9 * max(1.0, evaluation.objective)
@@ -232,13 +232,3 @@ def _finish(incumbent: Incumbent, baselines: list[Baseline]) -> Solution:
     return Solution(
         rank2slot, checked, status, bound, incumbent.bound_method, tuple(baselines), baselines[1], baselines[2]
     )
-
-
-def _tidy(problem: Problem, rank2slot: IntArray) -> IntArray:
-    """Within a host's part of a tier-0 domain, ranks ascend with the GPU index: costs nothing and reads well."""
-    host, domain = problem.slot2host[rank2slot], problem.slot2domain[0][rank2slot]
-    ranks = np.arange(problem.world_size)
-    by_rank, by_slot = np.lexsort((ranks, domain, host)), np.lexsort((rank2slot, domain, host))
-    tidy = np.empty_like(rank2slot)
-    tidy[by_rank] = rank2slot[by_slot]
-    return tidy

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placer.feasibility import feasible_ranks_per_host
 from placer.problem import Evaluation, IntArray, Problem, evaluate, violations
 from placer.solver.orders import (
     Digit,
@@ -23,7 +24,7 @@ from placer.solver.orders import (
     rank_order,
 )
 from placer.solver.pins import honour_pins
-from placer.solver.pool import aligned_slots, by_capacity, feasible_ranks_per_host, usable_slots
+from placer.solver.pool import aligned_slots, by_capacity, usable_slots
 from placer.solver.solution import Baseline
 from placer.solver.stop import Deadline
 

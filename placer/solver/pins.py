@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from placer.feasibility import may_hosts_differ
 from placer.problem import IntArray, Problem
-from placer.solver.pool import host_domains, may_hosts_differ
+from placer.solver.pool import host_domains
 
 
 def honour_pins(problem: Problem, rank2slot: IntArray, offered: Sequence[IntArray]) -> IntArray:

@@ -13,30 +13,6 @@ import numpy as np
 from placer.problem import IntArray, Problem
 
 
-def may_hosts_differ(problem: Problem) -> bool:
-    """Whether used hosts may run different numbers of ranks."""
-    constraints = problem.constraints
-    return constraints.ranks_per_host == "any" and constraints.rank_layout != "contiguous"  # which wants equal hosts
-
-
-def feasible_ranks_per_host(problem: Problem) -> list[int | None]:
-    """The numbers k of ranks that every used host may run, largest first; ``[None]`` when hosts may differ.
-
-    k divides the world size and enough hosts have k usable GPUs, spares included.
-    """
-    if may_hosts_differ(problem):
-        return [None]
-    wanted = problem.constraints.ranks_per_host
-    capacities = np.array([len(slots) for slots in problem.host2slots])
-    candidates = [wanted] if isinstance(wanted, int) else range(int(capacities.max(initial=0)), 0, -1)
-    return [
-        k
-        for k in candidates
-        if problem.world_size % k == 0
-        and np.count_nonzero(capacities >= k) >= problem.world_size // k + problem.constraints.spare_hosts
-    ]
-
-
 def usable_slots(problem: Problem, ranks_per_host: int | None) -> list[IntArray]:
     """Slots that each host offers: its first k when it has them, none when it hasn't; all when hosts may differ.
 

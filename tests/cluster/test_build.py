@@ -310,3 +310,14 @@ def test_domains_nest_and_nothing_is_lost(rows: list[dict[str, Any]]) -> None:
         assert sum(topology.free_by_domain(t).values()) == usable
     named = {row["leaf"] for row in rows if "leaf" in row}
     assert {name for name in topology.domain_names[1] if name.startswith("l")} <= named
+
+
+def test_hosts_without_a_domain_where_others_span_hosts_are_noted():
+    rows = [{"hosts": "t[1-4]", "gpus": 4, "nvlink": "rack1", "leaf": "a"}, {"hosts": "u[1-2]", "gpus": 4, "leaf": "a"}]
+    topology = build(tiers=[TIERS[0], TIERS[1], TIERS[3]], hosts=rows)
+    assert topology.notes == (
+        "no nvlink is given for u[1-2] (2 of 6 hosts): each counts as a nvlink domain of its own",
+    )
+    rows = [{"hosts": "t[1-18]", "gpus": 4, "leaf": "a"}]
+    topology = build_topology(ClusterSpec.model_validate({"preset": "gb200-nvl72", "hosts": rows}))
+    assert "no nvlink is given for t[1-18]" in topology.notes[0]

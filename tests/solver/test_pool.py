@@ -8,35 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placer.solver.pool import aligned_slots, by_capacity, feasible_ranks_per_host, host_domains, usable_slots
+from placer.solver.pool import aligned_slots, by_capacity, host_domains, usable_slots
 from placer.workload.mesh import Mesh
 
 
 def pool_of(gpus, *rows, world=8, weights=None, **constraints):
     weights = range(len(rows) + 1) if weights is None else weights
     return pools.on_hosts(Mesh(dp=world), (), gpus, rows, weights, **constraints)
-
-
-def test_uniform_offers_every_divisor_that_enough_hosts_can_run_largest_first():
-    assert feasible_ranks_per_host(pool_of([8, 8, 4, 4], [0, 1, 2, 3], world=16)) == [8, 4]
-    assert feasible_ranks_per_host(pool_of([8, 7, 7], [0, 1, 2], world=12)) == [6, 4]
-    assert feasible_ranks_per_host(pool_of([5, 5], [0, 1], world=7)) == []
-
-
-def test_spares_count_as_hosts_that_could_run_as_many():
-    assert feasible_ranks_per_host(pool_of([8, 8, 4], [0, 1, 2], spare_hosts=1)) == [8, 4]
-    assert feasible_ranks_per_host(pool_of([8, 8, 4], [0, 1, 2], spare_hosts=2)) == []
-    assert feasible_ranks_per_host(pool_of([8, 8, 8], [0, 1, 2], spare_hosts=2)) == [8]
-
-
-def test_a_given_number_is_the_only_candidate():
-    assert feasible_ranks_per_host(pool_of([8, 8], [0, 1], ranks_per_host=4)) == [4]
-    assert feasible_ranks_per_host(pool_of([8, 2], [0, 1], ranks_per_host=4)) == []
-
-
-def test_any_leaves_the_number_open_unless_the_layout_must_be_contiguous():
-    assert feasible_ranks_per_host(pool_of([8, 3], [0, 1], ranks_per_host="any")) == [None]
-    assert feasible_ranks_per_host(pool_of([8, 3], [0, 1], ranks_per_host="any", rank_layout="contiguous")) == [8]
 
 
 def test_hosts_offer_their_first_slots_or_none():

@@ -153,16 +153,17 @@ def _check_pins(problem: Problem, case: _Case) -> Iterator[Issue]:
     rank2host: dict[int, int] = {}
     host2pins: dict[int, list[int]] = {}
     for index, (rank, host) in enumerate(constraints.pins):
-        if rank2host.setdefault(rank, host) != host:
+        if rank not in rank2host:
+            rank2host[rank] = host
+            host2pins.setdefault(host, []).append(index)
+        elif rank2host[rank] != host:
             message = f"pin: rank {rank} is pinned to two hosts, {labels.host(rank2host[rank])} and {labels.host(host)}"
             yield Issue(message, "keep one of the two", ("constraints", "pin", index))
-        elif (rank, host) not in constraints.pins[:index]:
-            host2pins.setdefault(host, []).append(index)
     for host, indices in host2pins.items():
         capacity, room = int(capacities[host]), int(case.host_room[host])
         if len(indices) <= room:
             continue
-        path = ("constraints", "pin", indices[room])
+        first_wrong = indices[capacity if capacity < len(indices) else room]
         hint = "pin fewer ranks to it"
         if capacity < len(indices):
             reason = f"has room for {capacity} ranks"
@@ -172,10 +173,11 @@ def _check_pins(problem: Problem, case: _Case) -> Iterator[Issue]:
             reason = f"has room for {room} ranks under {_describe_equal(problem)}"
             hint += ", or let hosts differ with `ranks_per_host: any`"
         else:
-            reason = f"has {capacity} usable GPUs, too few for {case.ranks_per_host} ranks ({_describe_equal(problem)})"
+            reason = f"has fewer than the {case.ranks_per_host} usable GPUs of a used host ({_describe_equal(problem)})"
             hint = "pin to a host with more usable GPUs, or let hosts differ with `ranks_per_host: any`"
         ranks = _list_ranks([constraints.pins[index][0] for index in indices])
-        yield Issue(f"pin: host {labels.host(host)} {reason}, {len(indices)} are pinned: {ranks}", hint, path)
+        message = f"pin: host {labels.host(host)} {reason}, {len(indices)} are pinned: {ranks}"
+        yield Issue(message, hint, ("constraints", "pin", first_wrong))
     if case.ranks_per_host is not None:
         num_used = problem.world_size // case.ranks_per_host
         if len(host2pins) > num_used:

@@ -13,14 +13,14 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from placer.cluster.build import build_topology
+from placer.cluster.build import survey_topology
 from placer.cluster.tiers import resolve_gpu
 from placer.cluster.topology import Topology
 from placer.constraints import ConstraintCheck, resolve_constraints
 from placer.errors import InfeasibleError, InvalidInputError, Issue
 from placer.feasibility import prove_infeasible
 from placer.problem import Constraints, Family, Labels, Problem
-from placer.scenario.reading import read_draft
+from placer.scenario.reading import Draft, read_draft
 from placer.scenario.schema import (
     ClusterSpec,
     ConstraintsSpec,
@@ -62,8 +62,12 @@ def read_job(path: str | os.PathLike[str]) -> Job:
     Raises `InvalidInputError` with the mistakes of all sections, each with file:line:column, and `InfeasibleError` when
     a constraint is proven impossible.
     """
-    draft = read_draft(path)
-    parts = _work_out(draft, directory=draft.document.directory, faulty=draft.faulty)
+    return work_out_draft(read_draft(path))
+
+
+def work_out_draft(draft: Draft) -> Job:
+    """Work out a scenario that may have mistakes. Raises as `read_job` does."""
+    parts = _work_out(draft, directory=draft.document.directory, faulty=draft.faulty, knows_pool=draft.knows_pool)
     return _finish(draft.finish(parts.issues), parts)
 
 
@@ -76,7 +80,7 @@ def formulate(scenario: Scenario) -> Job:
 
 
 class _Sections(Protocol):
-    """What `Scenario` and `Draft` share; a section is None when it is absent or has mistakes."""
+    """What `Scenario` and `Draft` share; a section is None when it is absent, or nothing of it can be checked."""
 
     @property
     def cluster(self) -> ClusterSpec | None: ...
@@ -112,24 +116,42 @@ class _Parts:
             return None
 
 
-def _work_out(sections: _Sections, *, directory: FilePath, faulty: frozenset[str]) -> _Parts:
+def _work_out(sections: _Sections, *, directory: FilePath, faulty: frozenset[str], knows_pool: bool = True) -> _Parts:
+    """Every part that can be had; with ``faulty`` sections none of them may be used but for finding mistakes."""
     parts = _Parts()
-    cluster, parallelism, training = sections.cluster, sections.parallelism, sections.training
+    cluster, parallelism = sections.cluster, sections.parallelism
     if cluster is not None:
-        parts.topology = parts.attempt(lambda: build_topology(cluster))
+        topology, issues = survey_topology(cluster)
+        parts.issues += issues
+        parts.topology = topology if knows_pool else None
     spec = sections.model
     if spec is not None:
         parts.model = parts.attempt(lambda: resolve_model(spec, directory=directory))
     if parallelism is None:
         return parts
+    if parts.topology is not None:
+        parts.issues += _check_pool(parts.topology, parallelism)
     issues = check_parallelism(parallelism)
-    if issues:
-        parts.issues += issues
-        return parts
+    parts.issues += issues
+    if not issues:
+        _add_traffic(parts, parallelism, sections, faulty=faulty)
+    if sections.constraints is not None:
+        parts.check = resolve_constraints(
+            sections.constraints,
+            topology=parts.topology,
+            world_size=_world_size(parallelism),
+            traffic=parts.traffic or (),
+        )
+        parts.issues += parts.check.issues
+    return parts
+
+
+def _add_traffic(parts: _Parts, parallelism: ParallelismSpec, sections: _Sections, *, faulty: frozenset[str]) -> None:
+    """Add the rank grids and what runs on them, of degrees that fit together."""
     mesh = parts.mesh = mesh_from(parallelism)
-    overrides = sections.traffic
-    knows_model = "model" not in faulty and (spec is None or parts.model is not None)
-    if overrides is not None and knows_model and "training" not in faulty:
+    cluster, training, overrides = sections.cluster, sections.training, sections.traffic
+    knows_model = "model" not in faulty and (sections.model is None or parts.model is not None)
+    if overrides is not None and knows_model and not faulty & {"parallelism", "training", "traffic"}:
         parts.traffic = parts.attempt(
             lambda: derive_traffic(
                 mesh=mesh,
@@ -143,23 +165,20 @@ def _work_out(sections: _Sections, *, directory: FilePath, faulty: frozenset[str
         )
     else:
         parts.issues += check_fit(parallelism, parts.model, training)
-    if parts.topology is not None:
-        parts.issues += _check_pool(parts.topology, mesh)
-    if sections.constraints is not None:
-        parts.check = resolve_constraints(
-            sections.constraints, topology=parts.topology, world_size=mesh.world_size, traffic=parts.traffic or ()
-        )
-        parts.issues += parts.check.issues
-    return parts
 
 
-def _check_pool(topology: Topology, mesh: Mesh) -> list[Issue]:
-    lacking = mesh.world_size - topology.num_slots
+def _world_size(parallelism: ParallelismSpec) -> int:
+    return parallelism.tp * parallelism.cp * parallelism.dp * parallelism.pp
+
+
+def _check_pool(topology: Topology, parallelism: ParallelismSpec) -> list[Issue]:
+    world_size = _world_size(parallelism)
+    lacking = world_size - topology.num_slots
     if lacking <= 0:
         return []
-    product = f"tp {mesh.tp} × cp {mesh.cp} × dp {mesh.dp} × pp {mesh.pp}"
+    product = f"tp {parallelism.tp} × cp {parallelism.cp} × dp {parallelism.dp} × pp {parallelism.pp}"
     message = (
-        f"the pool is {lacking} GPUs too small: the job needs {mesh.world_size} ({product}), "
+        f"the pool is {lacking} GPUs too small: the job needs {world_size} ({product}), "
         f"{topology.num_slots} are usable. {describe_free(topology)}"
     )
     return [Issue(message, "add hosts, or write smaller degrees", ("cluster",))]

@@ -137,6 +137,22 @@ def test_evaluate_names_broken_constraints(tmp_path, solved):
     assert "breaks constraints" in found.summary()
 
 
+def test_the_bound_of_a_map_that_breaks_constraints_holds_for_it(tmp_path, solved):
+    """With 4 ranks a host every map costs more than one with 8: the bound of the former says nothing of the latter."""
+    text = QUICKSTART.read_text().replace("gpu[1-2]", "gpu[1-4]") + "\nconstraints: {ranks_per_host: 4}\n"
+    path = tmp_path / "halves.yaml"
+    path.write_text(text)
+    job = placer.check(placer.load_scenario(path))
+    kept = placer.solve(job, time_limit=10)
+    hosts = tuple(replace(entry, host=job.topology.hosts[k]) for k, entry in enumerate(solved.rank_map.hosts))
+    found = placer.evaluate(job, replace(solved.rank_map, hosts=hosts, master=hosts[0].host), time_limit=10)
+    assert found.violations
+    assert found.lower_bound <= found.objective < kept.lower_bound
+    summary = found.summary()
+    assert "no map, constraints aside, has less" in summary
+    assert "cheaper" not in summary
+
+
 def test_unknown_objective_is_refused(job):
     """An objective that doesn't exist is an error, not silently another one."""
     with pytest.raises(ValueError, match="'time'"):

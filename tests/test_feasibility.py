@@ -20,7 +20,7 @@ LABELS = Labels(
     domains=(("n0", "n1", "n2", "n3"), ("l0", "l1"), ("all",)),
     hosts=("h0", "h1", "h2", "h3"),
 )
-ALL = {name: 1.0 for name in pools.AXES}
+ALL = dict.fromkeys(pools.AXES, 1.0)
 
 
 def refusal(problem):
@@ -143,7 +143,7 @@ def test_more_pins_than_a_host_can_run_name_the_host_and_the_first_pin_too_many(
 
 def test_a_pin_to_a_host_that_is_too_small_to_be_used_says_so():
     (issue,) = refusal(four_hosts((4, 4, 3, 4), pins=((0, 2),), ranks_per_host=4))
-    assert "host h2 has 3 usable GPUs, too few for 4 ranks (ranks_per_host: 4)" in issue.message
+    assert "host h2 has fewer than the 4 usable GPUs of a used host (ranks_per_host: 4)" in issue.message
 
 
 def test_pins_to_more_hosts_than_are_used_are_refused_at_the_first_host_too_many():
@@ -161,11 +161,15 @@ def test_pins_that_break_blocks_of_consecutive_ranks_name_rank_and_host():
 
 
 def test_every_number_of_ranks_a_host_must_fail_and_the_others_are_named():
-    spread = {"pins": ((0, 0), (1, 1), (2, 2)), "gpus": (4, 4, 1, 4)}
-    prove_infeasible(four_hosts((4, 4, 2, 4), pins=spread["pins"]))
-    issues = refusal(four_hosts(**spread))
-    assert "host h2 has 1 usable GPUs, too few for 4 ranks" in issues[0].message
-    assert issues[0].message.endswith("; 2 ranks a host fail too")
+    mesh, pins = Mesh(dp=4), ((0, 0), (1, 1), (2, 2))
+    prove_infeasible(four_hosts((4, 4, 1, 1), mesh, pins=pins))
+    issues = refusal(four_hosts((4, 4, 1, 0), mesh, pins=pins))
+    assert [issue.message for issue in issues] == [
+        "pin: host h2 has fewer than the 4 usable GPUs of a used host (ranks_per_host: uniform), 1 are pinned: 2; "
+        "2 ranks a host fail too",
+        "pin: ranks are pinned to 3 hosts, but 4 ranks use 1 hosts of 4 (ranks_per_host: uniform); "
+        "2 ranks a host fail too",
+    ]
 
 
 # together
@@ -205,7 +209,7 @@ def test_whole_groups_and_whole_hosts_fill_a_domain_together():
 
 
 def test_the_gpus_of_a_host_in_two_domains_can_be_chosen_to_fit_groups():
-    """Hosts of 3 + 5 GPUs in two NVLink domains run 6 ranks: 3 + 3 holds two groups of 3; 4 + 2 + 2 hold no two of 4."""
+    """A host of 3 + 5 GPUs in two NVLink domains runs 6 ranks in two groups of 3, but no two groups of 4."""
     mesh = Mesh(tp=3, dp=2)
     problem = pools.on_hosts(mesh, pools.families_of(mesh, {"tp": 1.0}), [8], [[0]], (0, 1), together=(("tp", 0),))
     problem.slot2domain[0] = [0] * 3 + [1] * 5

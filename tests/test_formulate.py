@@ -172,11 +172,16 @@ def test_setting_without_effect_is_noted():
         ("  ranks_per_host: any\n  spare_hosts: 2\n", "spare_hosts: 2 can't be met beside 12 ranks"),
         (
             "  ranks_per_host: any\n  pin:\n" + "".join(f"    - {{rank: {k}, host: a3}}\n" for k in range(4)),
-            "pin: host a3 has room for 3 usable GPUs, 4 are pinned: 0, 1, 2, 3",
+            "pin: host a3 has room for 3 ranks, 4 are pinned: 0, 1, 2, 3",
         ),
         (
             "  ranks_per_host: 3\n  pin:\n" + "".join(f"    - {{rank: {k}, host: a1}}\n" for k in range(4)),
             "pin: host a1 has room for 3 ranks under ranks_per_host: 3, 4 are pinned",
+        ),
+        (
+            "  ranks_per_host: any\n  together: {dp: leaf}\n"
+            "  pin:\n    - {rank: 0, host: a1}\n    - {rank: 2, host: a4}\n",
+            "pin: rank 2 can't be on host a4: together wants a dp group inside one leaf domain",
         ),
     ],
 )
@@ -218,3 +223,60 @@ def test_faulty_sections_raise_no_false_alarms(tmp_path):
         read_job(path)
     assert len(caught.value.issues) == 1
     assert caught.value.issues[0].path == ("model", "layers")
+
+
+def test_one_mistake_hides_no_other_of_its_section(tmp_path):
+    """Values that can't be read, and contradictions between those that can: one run shows all, each once."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(
+        """\
+version: 1
+cluster:
+  tiers: [{name: nvlink, bandwidth: 450}, {name: leaf, bandwidth: 50 GB/s}, {name: core, bandwidth: 10 GB/s}]
+  hosts:
+    - {hosts: "a[1-2]", gpus: 4, leaf: l1}
+    - {hosts: a2, gpus: 4, leaf: l1}
+    - {hosts: b1, gpus: eight, laef: l2}
+    - {hosts: "c[1-", gpus: 4, down: [9], leaf: l2}
+  exclude: [a9, "a1:x"]
+parallelism: {tp: 4, dp: 2, ep: 3, zero: 7}
+traffic: {bytes: {tp: 1, dp: 2 GB}}
+constraints: {pin: [{rank: 90, host: a1}], tolerance: 5}
+"""
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        read_job(path)
+    issues = caught.value.issues
+    assert [(issue.location.line, issue.message.split(":")[0]) for issue in issues] == [
+        (3, "cluster.tiers[0].bandwidth is 450"),
+        (6, "a2 is listed twice"),
+        (7, "cluster.hosts[2].gpus is 'eight'"),
+        (7, "unknown key 'laef' in cluster.hosts[2]"),
+        (8, "cluster.hosts[3].hosts is 'c[1-'"),
+        (8, "GPU 9 is down, but the host has 4"),
+        (9, "cluster.exclude[1] is 'a1"),
+        (10, "etp × ep = 1 × 3 = 3 does not divide tp × cp × dp = 4 × 1 × 2 = 8"),
+        (10, "parallelism.zero is 7"),
+        (11, "traffic.bytes.tp is 1"),
+        (12, "rank 90 doesn't exist"),
+        (12, "constraints.tolerance is 5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "tiers", ["{name: n, bandwidth: 450}, {name: c, bandwidth: 9 GB/s}", "{name: n, weight: 2}, {name: c, weight: 1}"]
+)
+def test_a_mistake_in_the_tiers_hides_no_lack_of_gpus(tmp_path, tiers):
+    """The pool is what it is, whatever its bandwidths are; nor do degrees that don't fit hide it."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(
+        f"version: 1\ncluster: {{preset: h100, tiers: [{tiers}], hosts: [{{hosts: a, gpus: 4}}]}}\n"
+        "parallelism: {tp: 4, dp: 3, ep: 5}\nconstraints: {pin: [{rank: 0, host: b}]}\n"
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        read_job(path)
+    text = str(caught.value)
+    assert "the pool is 8 GPUs too small" in text
+    assert "does not divide" in text
+    assert "host 'b' isn't in the cluster" in text
+    assert len(caught.value.issues) == 4

@@ -15,7 +15,6 @@ from placer.cluster.tiers import find_preset, name_tiers, resolve_tiers
 from placer.cluster.topology import IntArray, Tier, Topology
 from placer.errors import InvalidInputError, Issue, KeyName, did_you_mean
 from placer.scenario.hostlist import parse_exclusion
-from placer.scenario.reading import Draft
 from placer.scenario.schema import ClusterSpec
 
 MAX_EXCLUDED = 1_000_000
@@ -27,44 +26,42 @@ def build_topology(cluster: ClusterSpec) -> Topology:
     Hosts keep the order in which they are listed (a shape's: the order of the tree). Raises `InvalidInputError` with
     every mistake; paths start at ``("cluster",)``.
     """
+    topology, issues = survey_topology(cluster)
+    if topology is None or issues:
+        raise InvalidInputError(issues)
+    return topology
+
+
+def survey_topology(cluster: ClusterSpec) -> tuple[Topology | None, list[Issue]]:
+    """What `build_topology` gives, with every mistake.
+
+    A mistake in bandwidths or weights leaves a topology whose tiers have stand-ins for both: hosts and domains in it
+    are right, and can be checked against the rest of a scenario.
+    """
     tiers, issues = resolve_tiers(cluster)
     names = name_tiers(cluster)
-    source_issues = _check_source(cluster)
-    issues += source_issues
+    pool_issues = _check_source(cluster)
     pool: Pool | None = None
-    if names and not source_issues:
+    if names and not pool_issues:
         if cluster.shape is not None:
             pool, pool_issues = read_shape(cluster.shape, names)
         else:
             preset = find_preset(cluster)
             preset_domain = preset.nvlink_domain if preset else 0
             pool, pool_issues = read_rows(cluster.hosts or (), names, preset_domain=preset_domain)
-        issues += pool_issues
     if pool is None:
-        raise InvalidInputError(issues)
+        return None, issues + pool_issues
     is_usable, exclusion_issues = _exclude(cluster.exclude, pool)
-    issues += exclusion_issues
+    pool_issues += exclusion_issues
     if not is_usable.any() and not exclusion_issues:
         message = "no usable GPU is left in the cluster: all are down or excluded"
-        issues.append(Issue(message, "remove hosts from `exclude` or `down`", ("cluster", "exclude")))
-    if issues:
-        raise InvalidInputError(issues)
-    return _number_slots(cluster, tiers, pool, is_usable)
-
-
-def draft_topology(draft: Draft) -> tuple[Topology | None, tuple[Issue, ...]]:
-    """The topology of a scenario that may have mistakes, and the mistakes of its cluster that aren't in the draft yet.
-
-    There is no topology if anything is wrong with the cluster; what can be checked of it is checked nevertheless.
-    """
-    cluster = draft.cluster or draft.cluster_remnant
-    if cluster is None:
-        return None, ()
-    try:
-        topology = build_topology(cluster)
-    except InvalidInputError as error:
-        return None, error.issues
-    return (topology if draft.cluster else None), ()
+        pool_issues.append(Issue(message, "remove hosts from `exclude` or `down`", ("cluster", "exclude")))
+    if pool_issues:
+        return None, issues + pool_issues
+    tiers = tiers or tuple(
+        Tier(name, bandwidth_Bps=1e9, latency_s=0.0, weight=float(t > 0)) for t, name in enumerate(names)
+    )
+    return _number_slots(cluster, tiers, pool, is_usable), issues
 
 
 def _check_source(cluster: ClusterSpec) -> list[Issue]:

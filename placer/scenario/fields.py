@@ -160,7 +160,7 @@ class Truth(Reader):
 
 @dataclass(frozen=True)
 class Text(Reader):
-    """A name or other text of at most ``most`` characters, taken as it is written: ``1101`` and ``no`` are names too."""
+    """A name or other text of at most ``most`` characters, as it is written: ``1101`` and ``no`` are names too."""
 
     what: str = "a name"
     most: int = MAX_NAME_LENGTH

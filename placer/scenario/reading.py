@@ -1,7 +1,7 @@
 """From a file to a `Scenario`: parse, validate, and say every mistake in our own words.
 
 Hidden here: pydantic's error list and how one of its errors becomes an `Issue`. A `Draft` keeps the sections that are
-sound, so that later checks can report their mistakes together with those found here.
+sound and what is left of the others, so that later checks can report their mistakes together with those found here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from placer.errors import InvalidInputError, Issue, KeyName, Path, did_you_mean
 from placer.scenario.fields import ERROR_TYPE
-from placer.scenario.remnant import salvage_cluster
+from placer.scenario.remnant import salvage, touches_pool
 from placer.scenario.schema import (
     ClusterSpec,
     ConstraintsSpec,
@@ -38,19 +38,19 @@ VERSION = 1
 class Draft:
     """What could be read of a scenario.
 
-    ``scenario`` is None if anything is wrong; ``issues`` says what. Of a section with a mistake nothing is given:
-    its attribute is None and its name is in ``faulty``. An unknown key that stands for no other key is reported and
-    leaves its section sound. ``model`` and ``training`` are also None when they are absent.
-
-    ``cluster_remnant`` is what can still be checked of a cluster with mistakes; no job may be placed on it.
+    ``scenario`` is None if anything is wrong; ``issues`` says what. The name of a section with a mistake is in
+    ``faulty``, and its attribute is what can still be checked of it (see `placer.scenario.remnant`), or None; no job
+    may be made of it. ``knows_pool``: the hosts and GPUs of ``cluster`` are as they were meant. An unknown key that
+    stands for no other key is reported and leaves its section sound. ``model`` and ``training`` are also None when they
+    are absent.
     """
 
     document: Document
     scenario: Scenario | None
     issues: tuple[Issue, ...]
     faulty: frozenset[str] = frozenset()
+    knows_pool: bool = True
     cluster: ClusterSpec | None = None
-    cluster_remnant: ClusterSpec | None = None
     model: ModelSpec | None = None
     parallelism: ParallelismSpec | None = None
     training: TrainingSpec | None = None
@@ -98,15 +98,14 @@ def draft_scenario(document: Document) -> Draft:
     except ValidationError as error:
         issues, mistakes = _translate(error, data)
         faulty = frozenset(str(path[0]) for path in mistakes)
-        sections = _read_sound_sections(data, faulty)
+        sections = _read_sections(data, mistakes)
         issues += _check_sections(sections)
-        in_cluster = [path[1:] for path in mistakes if path[0] == "cluster"]
-        remnant = salvage_cluster(data["cluster"], in_cluster) if in_cluster and all(in_cluster) else None
-        return Draft(document, None, tuple(issues), faulty, cluster_remnant=remnant, **sections)
+        knows_pool = not any(touches_pool(path[1:]) for path in mistakes if path[0] == "cluster")
+        return Draft(document, None, tuple(issues), faulty, knows_pool, **sections)
     scenario._document = document
     sections = {name: getattr(scenario, name) for name in _SECTIONS}
     issues = _check_sections(sections)
-    return Draft(document, None if issues else scenario, tuple(issues), frozenset(), **sections)
+    return Draft(document, None if issues else scenario, tuple(issues), **sections)
 
 
 _SECTIONS: Mapping[str, type[Section]] = {
@@ -139,11 +138,13 @@ def _check_sections(sections: Mapping[str, Any]) -> list[Issue]:
     return []
 
 
-def _read_sound_sections(data: Mapping[str, Any], faulty: frozenset[str]) -> dict[str, Any]:
+def _read_sections(data: Mapping[str, Any], mistakes: list[Path]) -> dict[str, Any]:
+    """The sound sections, and what is left of those with ``mistakes``."""
     sections: dict[str, Any] = {}
     for name, model in _SECTIONS.items():
-        if name in faulty:
-            sections[name] = None
+        inside = [path[1:] for path in mistakes if path[0] == name]
+        if inside:
+            sections[name] = salvage(model, data.get(name), inside)
         elif name in data and data[name] is not None:
             sections[name] = model.model_validate(data[name])
         else:
@@ -154,7 +155,7 @@ def _read_sound_sections(data: Mapping[str, Any], faulty: frozenset[str]) -> dic
 def _translate(error: ValidationError, data: dict[str, Any]) -> tuple[list[Issue], list[Path]]:
     """The issues of a failed validation, and the paths of those that their section can't be used with.
 
-    Unknown keys that leave their section sound are removed from ``data``.
+    Unknown keys are removed from ``data``; those that stand for no other key leave their section sound.
     """
     for name in data.keys() & _SECTIONS.keys():
         data[name] = copy.deepcopy(data[name])
@@ -167,9 +168,9 @@ def _translate(error: ValidationError, data: dict[str, Any]) -> tuple[list[Issue
         if details["type"] == "missing" and path in misspelt.values():
             continue  # one mistake, reported as the unknown key
         issues.append(_issue_of(details))
-        if details["type"] == "extra_forbidden" and misspelt[path] is None:
+        if details["type"] == "extra_forbidden":
             _value_at(data, path[:-1]).pop(path[-1], None)
-        else:
+        if details["type"] != "extra_forbidden" or misspelt[path] is not None:
             mistakes.append(misspelt[path] or path)
     return issues, mistakes
 

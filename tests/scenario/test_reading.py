@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placer.cluster.build import draft_topology
-from placer.errors import InvalidInputError
+from placer.errors import InvalidInputError, Issue, PlacerError
+from placer.formulate import work_out_draft
 from placer.scenario import parse_scenario, read_draft, read_scenario
 from placer.scenario.reading import Draft, draft_scenario
 from placer.scenario.source import parse_document
@@ -212,7 +212,8 @@ def test_sound_sections_survive_the_mistakes_of_others() -> None:
     assert found.scenario is None
     assert found.faulty == {"parallelism", "constraints"}
     assert found.parallelism is None
-    assert found.constraints is None
+    assert found.constraints is not None
+    assert found.constraints.tolerance == 0.01
     assert found.model is not None
     assert found.training is not None
     assert found.cluster is not None
@@ -222,19 +223,35 @@ def test_sound_sections_survive_the_mistakes_of_others() -> None:
 def test_a_faulty_cluster_leaves_a_remnant_with_the_same_rows() -> None:
     """What is wrong is replaced, so that the other rows can be checked under their own indices."""
     found = draft(FULL.replace("450 GB/s", "450").replace("{hosts: 1101, gpus: 8", "{hosts: 1101, gpus: x"))
-    assert found.cluster is None
-    remnant = found.cluster_remnant
+    assert found.faulty == {"cluster"}
+    assert not found.knows_pool
+    remnant = found.cluster
     assert remnant is not None
     assert remnant.hosts is not None
-    assert [row.hosts for row in remnant.hosts] == ["gpu[0001-0016]", "unread-row-1", "tray[01-18]", "old1"]
+    assert [row.hosts for row in remnant.hosts] == ["gpu[0001-0016]", "1101", "tray[01-18]", "old1"]
+    assert [row.gpus for row in remnant.hosts] == [8, 1, 4, 4]
     assert remnant.exclude == ()
-    assert draft(FULL.replace("{name: leaf,", "{name: [],")).cluster_remnant is None
+    assert draft(FULL.replace("450 GB/s", "450")).knows_pool
+    assert draft(FULL.replace("{name: leaf,", "{name: [],")).cluster is None
+
+
+def test_lists_keep_what_stands_before_their_first_mistake() -> None:
+    """Further mistakes there keep their indices; a setting whose neighbour is wrong is still known."""
+    pins = "pin: [{rank: 0, host: a}, {rank: -1, host: b}, {rank: 2, host: c}]"
+    text = FULL.replace("pin: [{rank: 0, host: gpu0001}]", pins).replace("{ep: nvlink}", "{ep: [], tp: leaf}")
+    found = draft(text.replace('["gpu0003", "gpu0005:2"]', '["gpu0003", "gpu0005:x"]').replace("zero: 3", "zero: 9"))
+    assert found.faulty == {"cluster", "parallelism", "constraints"}
+    assert found.cluster is not None
+    assert found.cluster.exclude == ("gpu0003",)
+    assert found.constraints is not None
+    assert [pin.host for pin in found.constraints.pin] == ["a"]
+    assert found.constraints.together == {"tp": "leaf"}
+    assert found.parallelism is not None
+    assert found.parallelism.dp == 128
 
 
 def test_finish_merges_later_issues(tmp_path: Path) -> None:
     """Issues of later checks get their places and stand in the order of the file; none at all gives the scenario."""
-    from placer.errors import Issue
-
     path = tmp_path / "s.yaml"
     path.write_text(SMALL)
     found = read_draft(path)
@@ -258,10 +275,10 @@ def places_of(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 RAW = yaml.load(FULL, yaml.BaseLoader)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(places_of(RAW)), JUNK), min_size=1, max_size=4, unique_by=lambda c: c[0]))
 def test_no_value_anywhere_breaks_the_reading(changes: list[tuple[tuple[Any, ...], str]]) -> None:
-    """Junk in place of any value gives a scenario or issues with places, and a cluster that can still be checked."""
+    """Junk in place of any value gives a job or mistakes, each with a place and a hint, and each once."""
     data = copy.deepcopy(RAW)
     for path, junk in sorted(changes, key=lambda change: -len(change[0])):
         owner = data
@@ -272,5 +289,12 @@ def test_no_value_anywhere_breaks_the_reading(changes: list[tuple[tuple[Any, ...
     text = re.sub(r"'([0-9a-z]+)'", r"\1", yaml.safe_dump(data, sort_keys=False))
     found = draft(text)
     assert (found.scenario is None) == bool(found.issues)
-    assert all(issue.location for issue in found.document.place(found.issues))
-    draft_topology(found)
+    issues: tuple[Issue, ...] = ()
+    try:
+        work_out_draft(found)
+    except PlacerError as error:
+        issues = error.issues
+    assert bool(issues) >= bool(found.issues)
+    assert all(issue.location for issue in issues)
+    assert all(issue.hint for issue in issues), issues
+    assert len({(issue.message, issue.location) for issue in issues}) == len(issues)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from placer.feasibility import feasible_ranks_per_host
 from placer.problem import Family, IntArray, Law, Problem
 from placer.workload.mesh import Mesh
 
@@ -169,21 +170,8 @@ class DomainTree:
 
 def build_trees(problem: Problem) -> list[DomainTree]:
     """The tree for every number of ranks per host that the constraints leave; a bound holds for the least of them."""
-    wanted = problem.constraints.ranks_per_host
-    if wanted == "any":
-        trees = [_build_tree(problem, None)]
-    else:
-        host_sizes = np.bincount(problem.slot2host)
-        choices = range(1, int(host_sizes.max()) + 1) if wanted == "uniform" else [wanted]
-        feasible = [k for k in choices if _is_feasible(problem.world_size, k, host_sizes)]
-        trees = [_build_tree(problem, k) for k in feasible]
+    trees = [_build_tree(problem, k) for k in feasible_ranks_per_host(problem)]
     return [tree for tree in trees if tree is not None]
-
-
-def _is_feasible(world_size: int, ranks_per_host: int, host_sizes: npt.NDArray[np.intp]) -> bool:
-    if ranks_per_host < 1 or world_size % ranks_per_host:
-        return False
-    return int(np.count_nonzero(host_sizes >= ranks_per_host)) * ranks_per_host >= world_size
 
 
 def _is_refinement(fine: IntArray, coarse: IntArray) -> bool:

@@ -324,8 +324,10 @@ def _show_error(error: PlacerError) -> None:
     for issue in error.issues:
         prefix = "" if issue.location else "error: "
         click.echo(prefix + issue.render(), err=True)
-    if len(error.issues) > 1:
-        click.echo(f"{len(error.issues)} mistakes", err=True)
+    total = len(error.issues) + error.num_left_out
+    if total > 1:
+        shown = f", the first {len(error.issues)} are shown" if error.num_left_out else ""
+        click.echo(f"{total} mistakes{shown}", err=True)
 
 
 @contextlib.contextmanager

@@ -68,15 +68,16 @@ def _defuse(line: str) -> str:
 
 
 class PlacerError(Exception):
-    """An error that the user can act on. ``issues`` is never empty."""
+    """An error that the user can act on. ``issues`` is never empty; ``num_left_out`` more are only counted."""
 
     exit_code = 1
 
-    def __init__(self, issues: Issue | Sequence[Issue] | str, *, hint: str = "") -> None:
+    def __init__(self, issues: Issue | Sequence[Issue] | str, *, hint: str = "", num_left_out: int = 0) -> None:
         if isinstance(issues, str):
             issues = Issue(issues, hint=hint)
         self.issues: tuple[Issue, ...] = (issues,) if isinstance(issues, Issue) else tuple(issues)
         assert self.issues, "an error without an issue"
+        self.num_left_out = num_left_out
         super().__init__("\n".join(issue.render() for issue in self.issues))
 
 

@@ -80,7 +80,7 @@ class Integer(Reader):
             if self.words:
                 fail(f"{wanted} is wanted", did_you_mean(value, self.words))
         if not isinstance(value, int) or isinstance(value, bool):
-            fail(f"{wanted} is wanted", "" if self.words else "write e.g. `8`")
+            fail(f"{wanted} is wanted", f"write e.g. `{self.words[0] if self.words else 8}`")
         if not self.low <= value <= self.high:
             nearest = self.low if value < self.low else self.high
             fail(f"it must lie between {self.low:,} and {self.high:,}", f"write e.g. `{nearest}`")

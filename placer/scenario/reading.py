@@ -29,7 +29,7 @@ from placer.scenario.schema import (
     TrafficSpec,
     TrainingSpec,
 )
-from placer.scenario.source import Document, describe, parse_document, read_document
+from placer.scenario.source import MAX_ISSUES, Document, describe, parse_document, read_document
 
 VERSION = 1
 
@@ -42,7 +42,7 @@ class Draft:
     ``faulty``, and its attribute is what can still be checked of it (see `placer.scenario.remnant`), or None; no job
     may be made of it. ``knows_pool``: the hosts and GPUs of ``cluster`` are as they were meant. An unknown key that
     stands for no other key is reported and leaves its section sound. ``model`` and ``training`` are also None when they
-    are absent.
+    are absent. ``num_left_out``: mistakes beyond the first `MAX_ISSUES`, which are only counted.
     """
 
     document: Document
@@ -56,15 +56,18 @@ class Draft:
     training: TrainingSpec | None = None
     traffic: TrafficSpec | None = None
     constraints: ConstraintsSpec | None = None
+    num_left_out: int = 0
 
     def finish(self, issues: Iterable[Issue] = ()) -> Scenario:
         """The scenario, unless there are ``issues`` here or among those that later checks found.
 
-        Raises `InvalidInputError` with all of them, in the order of the file, each with its place.
+        Raises `InvalidInputError` with all of them (the first `MAX_ISSUES`, and how many more there are), in the order
+        of the file, each with its place.
         """
         found = self.document.place([*self.issues, *issues])
         if found or self.scenario is None:
-            raise InvalidInputError(found)
+            left_out = self.num_left_out + max(0, len(found) - MAX_ISSUES)
+            raise InvalidInputError(found[:MAX_ISSUES], num_left_out=left_out)
         return self.scenario
 
 
@@ -101,7 +104,8 @@ def draft_scenario(document: Document) -> Draft:
         sections = _read_sections(data, mistakes)
         issues += _check_sections(sections)
         knows_pool = not any(touches_pool(path[1:]) for path in mistakes if path[0] == "cluster")
-        return Draft(document, None, tuple(issues), faulty, knows_pool, **sections)
+        num_left_out = max(0, error.error_count() - MAX_ISSUES)
+        return Draft(document, None, tuple(issues), faulty, knows_pool, **sections, num_left_out=num_left_out)
     scenario._document = document
     sections = {name: getattr(scenario, name) for name in _SECTIONS}
     issues = _check_sections(sections)
@@ -160,6 +164,8 @@ def _translate(error: ValidationError, data: dict[str, Any]) -> tuple[list[Issue
     for name in data.keys() & _SECTIONS.keys():
         data[name] = copy.deepcopy(data[name])
     errors = error.errors(include_url=False)
+    # comparing names is slow, and a file that is no scenario at all may have any number of them
+    errors, left_out = errors[:MAX_ISSUES], errors[MAX_ISSUES:]
     misspelt = {_path_of(details["loc"]): _find_misspelt(details, data) for details in errors}
     issues: list[Issue] = []
     mistakes: list[Path] = []
@@ -172,7 +178,7 @@ def _translate(error: ValidationError, data: dict[str, Any]) -> tuple[list[Issue
             _value_at(data, path[:-1]).pop(path[-1], None)
         if details["type"] != "extra_forbidden" or misspelt[path] is not None:
             mistakes.append(misspelt[path] or path)
-    return issues, mistakes
+    return issues, [*mistakes, *(_path_of(details["loc"]) for details in left_out)]
 
 
 def _issue_of(details: ErrorDetails) -> Issue:

@@ -59,6 +59,11 @@ class Document:
     def _lines(self) -> list[str]:
         return _LINE_BREAK.split(self.text)
 
+    @cached_property
+    def _entries(self) -> dict[int, dict[str, tuple[yaml.Node, yaml.Node]]]:
+        """Keys and values of the mappings that were asked for, by the node's id."""
+        return {}
+
     def locate(self, path: Path) -> Location:
         """Where the value at ``path`` stands; for a `KeyName` at its end, where that key stands.
 
@@ -67,7 +72,9 @@ class Document:
         node, mark = self.root, self.root.start_mark
         for position, step in enumerate(path):
             if isinstance(node, yaml.MappingNode):
-                found = next(((key, value) for key, value in node.value if key.value == step), None)
+                if id(node) not in self._entries:
+                    self._entries[id(node)] = {key.value: (key, value) for key, value in node.value}
+                found = self._entries[id(node)].get(str(step))
                 if found is None:
                     break
                 key, node = found

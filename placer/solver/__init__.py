@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Baseline", "Deadline", "Progress", "Solution", "Status", "compute_baselines", "prove_bound", "solve"]
 
-FINISH_S = 0.3  # kept free before the deadline for the last checks
+FINISH_S = 0.5  # kept free before the deadline for the last checks, and for starting up before it
 MOST_POOLS = 3  # numbers of ranks a host that the search starts from
 
 
@@ -92,28 +92,30 @@ def solve(
 
     incumbent.enter("baselines")
     pools = _pools(problem)
-    baselines = _baselines(problem, pools, deadline.within(0.25 * deadline.time_limit_s))
-    for baseline in baselines:
-        incumbent.offer(baseline.rank2slot)
-    valid = [b.objective for b in baselines if b.is_valid]
-    incumbent.baseline_objective = min(valid, default=np.inf)
+    with Worker() as worker:  # it gets ready while the quick phases run
+        baselines = _baselines(problem, pools, deadline.within(0.25 * deadline.time_limit_s))
+        for baseline in baselines:
+            incumbent.offer(baseline.rank2slot)
+        valid = [b.objective for b in baselines if b.is_valid]
+        incumbent.baseline_objective = min(valid, default=np.inf)
 
-    incumbent.enter("bands")
-    starts = [baseline.rank2slot for baseline in baselines]
-    banding = deadline.within(0.15 * deadline.time_limit_s)
-    for pool in pools[:MOST_POOLS]:
-        for rank2slot in banded_placements(problem, pool.by_capacity, banding):
-            starts.append(honour_pins(problem, rank2slot, pool.offered))
-            incumbent.offer(starts[-1])
-    if count_model.is_small_enough(problem):
-        incumbent.enter("bound")
-        _improve_bound(incumbent, deadline.within(0.3 * deadline.time_limit_s))
+        incumbent.enter("bands")
+        starts = [baseline.rank2slot for baseline in baselines]
+        banding = deadline.within(0.15 * deadline.time_limit_s)
+        for pool in pools[:MOST_POOLS]:
+            for rank2slot in banded_placements(problem, pool.by_capacity, banding):
+                starts.append(honour_pins(problem, rank2slot, pool.offered))
+                incumbent.offer(starts[-1])
+        if count_model.is_small_enough(problem):
+            incumbent.enter("bound")
+            _improve_bound(incumbent, deadline.within(0.3 * deadline.time_limit_s))
+            if not incumbent.is_over:
+                incumbent.enter("count model")
+                _solve_counts(incumbent, pools, deadline.within(0.5 * deadline.time_limit_s), seed=seed)
         if not incumbent.is_over:
-            incumbent.enter("count model")
-            _solve_counts(incumbent, pools, deadline.within(0.3 * deadline.time_limit_s), seed=seed)
-    if not incumbent.is_over:
-        incumbent.enter("search")
-        _search(incumbent, starts, pools, seed=seed)
+            incumbent.enter("search")
+            worker.begin(problem, _starts(incumbent, starts, pools), seed=seed)
+            _follow(incumbent, worker)
     return _finish(incumbent, baselines)
 
 
@@ -140,26 +142,25 @@ def _solve_counts(incumbent: Incumbent, pools: list[Pool], deadline: Deadline, *
     incumbent.raise_bound(min(bounds) * (1 - 1e-9), "CP-SAT on the counts of ranks per domain and stage")
 
 
-def _search(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool], *, seed: int) -> None:
-    """Improve the best of the placements in the search process; meanwhile sharpen the bound here."""
-    with Worker(incumbent.problem, _starts(incumbent, placements, pools), seed=seed) as worker:
+def _follow(incumbent: Incumbent, worker: Worker) -> None:
+    """Take what the search finds until it ends or that is enough; meanwhile sharpen the bound here."""
 
-        def collect(timeout_s: float = 0.0) -> bool:
-            """Take what the search has found; whether to stop."""
-            found = worker.poll(timeout_s)
-            while found is not None:
-                incumbent.offer(found)
-                found = worker.poll(0.0)
-            return incumbent.is_over
+    def collect(timeout_s: float = 0.0) -> bool:
+        """Take what the search has found; whether to stop."""
+        found = worker.poll(timeout_s)
+        while found is not None:
+            incumbent.offer(found)
+            found = worker.poll(0.0)
+        return incumbent.is_over
 
-        if not incumbent.is_bound_final:
-            _improve_bound(
-                incumbent, Deadline(incumbent.deadline.time_limit_s, collect, started=incumbent.deadline.started)
-            )
-        while not worker.is_done and not collect(0.1):
-            pass
-        if worker.failure:
-            incumbent.enter(worker.failure)
+    if not incumbent.is_bound_final:
+        _improve_bound(
+            incumbent, Deadline(incumbent.deadline.time_limit_s, collect, started=incumbent.deadline.started)
+        )
+    while not worker.is_done and not collect(0.1):
+        pass
+    if worker.failure:
+        incumbent.enter(worker.failure)
 
 
 def _starts(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool]) -> list[Start]:

@@ -12,7 +12,7 @@ from math import gcd
 
 import numpy as np
 
-from placer.problem import IntArray, Problem, evaluate
+from placer.problem import Constraints, Family, IntArray, Problem, evaluate
 from placer.solver.construct import score
 from placer.solver.counts import realise
 from placer.solver.exchange import MOST_RANKS, exchange_ranks
@@ -20,6 +20,7 @@ from placer.solver.improve import Annealing, edge_scale
 from placer.solver.pins import honour_pins
 from placer.solver.plan import PlanAnnealing, build_plan_model
 from placer.solver.units import Layout, build_graph, build_layout
+from placer.workload.mesh import Mesh
 
 SLICE = 100_000  # steps between two yields, some tenths of a second
 PLAN_TEMPERATURES = ((1.0, 0.02), (0.3, 0.02), (0.1, 0.01))  # first and last, in typical plan costs
@@ -83,6 +84,30 @@ def search(problem: Problem, starts: list[Start], *, seed: int) -> Iterator[IntA
             yield from _improve(
                 problem, track, track.rank2slot, warmth=ROUNDS - run, seed=_seed(seed, number, 50 + run)
             )
+
+
+def warm_up() -> None:
+    """Compile what the search runs, on a job of four ranks; from the second time on it is read from disk."""
+    mesh = Mesh(dp=2, pp=2)
+    hosts = np.array([0, 0, 1, 1], dtype=np.int32)
+    problem = Problem(
+        mesh=mesh,
+        families=(Family("dp", "ring", mesh.groups("dp_shard"), 1.0), Family("pp", "chain", mesh.groups("pp"), 1.0)),
+        weights=np.array([0.0, 1.0]),
+        slot2domain=np.stack([hosts, 0 * hosts]),
+        slot2host=hosts,
+        sorted_hosts=(0, 1),
+        constraints=Constraints(ranks_per_host="any"),
+    )
+    rank2slot = np.arange(4, dtype=np.int32)
+    layout = build_layout(problem, rank2slot, problem.host2slots, unit_size=1)
+    model = build_plan_model(problem, rank2slot, 1)
+    assert layout is not None
+    assert model is not None
+    counts = model.counts_of(problem, rank2slot)
+    assert counts is not None
+    Annealing(build_graph(problem, layout.unit2ranks), layout, hot=1.0, cold=1.0, num_steps=1, seed=0).run_slice(1)
+    PlanAnnealing(model, counts, hot=1.0, cold=1.0, num_steps=1, seed=0).run_slice(1)
 
 
 def _seed(seed: int, number: int, run: int) -> int:

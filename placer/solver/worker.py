@@ -1,8 +1,8 @@
 """The search in a process of its own: it uses the second core, compiles while others work, and can be ended at once.
 
-`Worker` starts ``python -m placer.solver.worker``, hands it the problem and the starts, and collects placements. The
-child is not forked (the caller may have threads) and never imports the caller's main module; it ends when its input
-closes.
+`Worker` starts ``python -m placer.solver.worker``, which compiles the search at once, later hands it the problem and
+the starts, and collects placements. The child is not forked (the caller may have threads) and never imports the
+caller's main module; it ends when its input closes.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ def _read(stream: IO[bytes]) -> object:
 
 
 class Worker:
-    """A running search. Use as a context manager; leaving it ends the process."""
+    """A search process: it gets ready when made, and works from `begin` on.
 
-    def __init__(self, problem: Problem, starts: list[Start], *, seed: int) -> None:
+    Use as a context manager; leaving it ends the process.
+    """
+
+    def __init__(self) -> None:
         self._found: queue.SimpleQueue[IntArray | None] = queue.SimpleQueue()
         self.is_done = False
         self.failure = ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
         environment = dict(os.environ)
         root = str(Path(__file__).resolve().parents[2])
+        environment.setdefault("NUMBA_OPT", "1")  # compiles in half the time, and runs no slower
         environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "placer.solver.worker"],  # -P: never import from the working directory
@@ -61,6 +65,10 @@ class Worker:
             start_new_session=True,  # Ctrl-C is the parent's to handle
             env=environment,
         )
+        self._conversation: threading.Thread | None = None
+
+    def begin(self, problem: Problem, starts: list[Start], *, seed: int) -> None:
+        """Hand over the task; `poll` then gives what is found."""
         self._conversation = threading.Thread(target=self._converse, args=((problem, starts, seed),), daemon=True)
         self._conversation.start()
 
@@ -96,7 +104,8 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        self._conversation.join()  # it reads the streams: its pipes are at their end now
+        if self._conversation is not None:
+            self._conversation.join()  # it reads the streams: its pipes are at their end now
         for stream in (self._process.stdin, self._process.stdout, self._log):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -107,15 +116,19 @@ def main() -> None:
     """Run the search that standard input describes; placements go to standard output, None ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     task_stream, result_stream = sys.stdin.buffer, sys.stdout.buffer
-    problem, starts, seed = cast("tuple[Problem, list[Start], int]", _read(task_stream))
+    from placer.solver.search import search, warm_up  # noqa: PLC0415  compiles: only here
+
+    warm_up()
+    try:
+        problem, starts, seed = cast("tuple[Problem, list[Start], int]", _read(task_stream))
+    except EOFError:  # there was no need for a search
+        return
 
     def end_with_parent() -> None:
         os.read(task_stream.fileno(), 1)  # not through the buffer: its lock would be held when the interpreter ends
         os._exit(0)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    from placer.solver.search import search  # noqa: PLC0415  compiles: only here
-
     for found in search(problem, starts, seed=seed):
         if found is not None:
             _write(result_stream, found)

@@ -5,11 +5,11 @@ Hidden here: the names that model families give to the same number, and what an 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from placer.errors import InvalidInputError, Issue
+from placer.json_document import read_json
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -155,14 +155,15 @@ class _Reader:
 def _load(path: Path) -> dict[str, Any]:
     where = ("model", "hf_config")
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise InvalidInputError(Issue(f"{path} has more than {_MAX_BYTES} bytes", "is it a config.json?", where))
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        hint = "the path is relative to the scenario"
-        raise InvalidInputError(Issue(f"can't read {path}: {error.strerror}", hint, where)) from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(Issue(f"{path} is not JSON: {error}", "give a model's config.json", where)) from error
+        config = read_json(path, max_bytes=_MAX_BYTES, what="a model's config.json").data
+    except InvalidInputError as error:
+        raise InvalidInputError([_point_at_path(issue, where) for issue in error.issues]) from error
     if not isinstance(config, dict):
         raise InvalidInputError(Issue(f"{path} holds no JSON object", "give a model's config.json", where))
     return config
+
+
+def _point_at_path(issue: Issue, where: tuple[str, ...]) -> Issue:
+    """An issue of the config as one of the scenario that names it; the place in the config goes into the message."""
+    place = f"{issue.location}: " if issue.location else ""
+    return Issue(place + issue.message, issue.hint or "the path is relative to the scenario", where)

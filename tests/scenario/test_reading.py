@@ -261,6 +261,25 @@ def test_finish_merges_later_issues(tmp_path: Path) -> None:
     assert [str(issue.location) for issue in caught.value.issues] == [f"{path}:2:19", f"{path}:3:19"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        SMALL + "".join(f"key{k}: 1\n" for k in range(5000)),
+        SMALL.replace("{leaf: 2, host: 2, gpu: 8}", "{" + "".join(f"x{k}: y, " for k in range(5000)) + "}"),
+        SMALL + "constraints: {pin: [" + "{rank: x, host: a}, " * 5000 + "]}\n",
+        SMALL + "model: {" + "".join(f"layers{k}: 1, " for k in range(5000)) + "}\n",
+    ],
+    ids=["unknown keys", "values", "rows", "keys that resemble one"],
+)
+def test_mistakes_without_end_are_counted(text: str) -> None:
+    """A file that is no scenario at all is answered at once: the first mistakes, and how many more there are."""
+    with pytest.raises(InvalidInputError) as caught:
+        draft(text).finish()
+    assert len(caught.value.issues) == 100
+    assert caught.value.num_left_out == 4900
+    assert all(issue.location for issue in caught.value.issues)
+
+
 JUNK = st.sampled_from(
     ["", "x", "[]", "{}", "[[1]]", "{a: 1}", "-1", "1e999", ".nan", "true", "null", "'8'", "99999999999999"]
 )

@@ -97,7 +97,8 @@ def test_search_of_a_job_without_traffic_finds_nothing():
 def test_a_worker_finds_what_the_search_finds():
     start = start_of(SMALL, seed=1)
     wanted = [x.tolist() for x in search(SMALL, [start], seed=4) if x is not None]
-    with Worker(SMALL, [start], seed=4) as worker:
+    with Worker() as worker:
+        worker.begin(SMALL, [start], seed=4)
         found = [x.tolist() for x in collect(worker)]
         assert worker.failure == ""
     assert found == wanted
@@ -107,7 +108,8 @@ LARGE = pools.clean(Mesh(tp=8, dp=32, pp=16), (8, 16, 8, 4))
 
 
 def test_a_killed_worker_is_reported_and_does_not_hang():
-    with Worker(LARGE, [start_of(LARGE)], seed=0) as worker:
+    with Worker() as worker:
+        worker.begin(LARGE, [start_of(LARGE)], seed=0)
         os.kill(worker._process.pid, signal.SIGKILL)
         collect(worker)
         assert "ended early" in worker.failure
@@ -116,13 +118,15 @@ def test_a_killed_worker_is_reported_and_does_not_hang():
 
 def test_a_worker_that_fails_is_reported_with_its_last_words():
     broken = Start(np.zeros(3, dtype=np.int32), [], None, False)
-    with Worker(SMALL, [broken], seed=0) as worker:
+    with Worker() as worker:
+        worker.begin(SMALL, [broken], seed=0)
         assert collect(worker) == []
         assert "Error" in worker.failure
 
 
 def test_leaving_the_context_ends_the_process():
-    with Worker(LARGE, [start_of(LARGE)], seed=0) as worker:
+    with Worker() as worker:
+        worker.begin(LARGE, [start_of(LARGE)], seed=0)
         assert is_running(worker._process.pid)
         worker.poll(0.01)
     assert worker._process.returncode is not None
@@ -132,7 +136,8 @@ def test_leaving_the_context_ends_the_process():
 def test_the_worker_never_imports_from_the_working_directory(tmp_path: Path, monkeypatch):
     (tmp_path / "numpy.py").write_text("raise SystemExit('a stranger')")
     monkeypatch.chdir(tmp_path)
-    with Worker(SMALL, [start_of(SMALL, seed=1)], seed=0) as worker:
+    with Worker() as worker:
+        worker.begin(SMALL, [start_of(SMALL, seed=1)], seed=0)
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until and not worker.is_done and worker.poll(0.05) is None:
             pass

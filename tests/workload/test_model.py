@@ -1,6 +1,7 @@
 """Models: parameter counts against published figures, presets, Hugging Face configs, and what is refused."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,13 @@ def test_an_absent_hugging_face_config_says_where_paths_start():
     (issue,) = issues_of(Path("/nowhere"), hf_config="config.json")
     assert "/nowhere/config.json" in issue.message
     assert "relative to the scenario" in issue.hint
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "pipe", "."])
+def test_a_hugging_face_config_that_is_no_regular_file_is_refused_at_once(tmp_path, path):
+    """Devices and pipes never end; a folder isn't the config in it."""
+    os.mkfifo(tmp_path / "pipe")
+    (issue,) = issues_of(tmp_path, hf_config=path)
+    assert "regular file" in issue.message or "directory" in issue.message
+    assert issue.path == ("model", "hf_config")
+    assert issue.hint

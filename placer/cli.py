@@ -6,15 +6,13 @@ Whatever is slow to import is imported in the command that needs it.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -23,6 +21,7 @@ from placer._version import __version__
 from placer.errors import InvalidInputError, LimitReachedError, PlacerError, UsageError
 from placer.interrupt import EXIT_INTERRUPTED, StopRequest
 from placer.rank_map import MAX_FILE_BYTES, RankMap, check_map_destination
+from placer.standard_streams import drop_stdout, print_data, usable_streams
 
 if TYPE_CHECKING:
     from placer.result import Result
@@ -148,7 +147,7 @@ def solve_command(
             return EXIT_INTERRUPTED
         progress.end()
         if output == _STDOUT:
-            _print_data(result.rank_map.to_json())
+            print_data(result.rank_map.to_json())
         else:
             result.rank_map.save(output, force=force)
     if not quiet:
@@ -200,8 +199,7 @@ def check_command(scenario: str) -> int:
     from placer.report.text import write_report  # noqa: PLC0415
 
     blocks = describe_job(read_job(scenario))
-    with _writing_stdout():
-        write_report(blocks, sys.stdout)
+    write_report(blocks, sys.stdout)
     return 0
 
 
@@ -210,26 +208,26 @@ def schema_command() -> int:
     """Print the JSON Schema of scenario files, for editors."""
     from placer.scenario import json_schema_text  # noqa: PLC0415
 
-    _print_data(json_schema_text())
+    print_data(json_schema_text())
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and answer its exit code. Shows every error; only a bug may show a traceback."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller: `placer … >&-`
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  it lives as long as the process
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that can't show × still gets its table
+    with usable_streams():
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(arguments: list[str]) -> int:
     try:
         # click's own main() would turn a broken pipe into exit code 1
-        with commands.make_context("placer", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with commands.make_context("placer", arguments) as context:
             code = commands.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as done:  # --help, --version
         return done.exit_code
     except BrokenPipeError:
-        _drop_stdout()
+        drop_stdout()
         return 0
     except click.ClickException as error:
         error.show()
@@ -307,17 +305,9 @@ def _print_result(result: Result, *, as_json: bool, stdout_is_free: bool, quiet:
     from placer.report.text import write_report  # noqa: PLC0415
 
     if as_json:
-        _print_data(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        print_data(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     if not quiet:
-        with _writing_stdout():
-            write_report(summarise(result), sys.stdout if stdout_is_free else sys.stderr)
-
-
-def _print_data(text: str) -> None:
-    """Data is UTF-8, whatever the terminal's encoding is."""
-    with _writing_stdout():
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.buffer.flush()
+        write_report(summarise(result), sys.stdout if stdout_is_free else sys.stderr)
 
 
 def _show_error(error: PlacerError) -> None:
@@ -328,21 +318,3 @@ def _show_error(error: PlacerError) -> None:
     if total > 1:
         shown = f", the first {len(error.issues)} are shown" if error.num_left_out else ""
         click.echo(f"{total} mistakes{shown}", err=True)
-
-
-@contextlib.contextmanager
-def _writing_stdout() -> Iterator[None]:
-    """What can't be written, on a full disk say, is no bug. Raises `UsageError`; a broken pipe is for `main`."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _drop_stdout()
-        raise UsageError(f"can't write to stdout: {error.strerror or error}") from error
-
-
-def _drop_stdout() -> None:
-    """Send what is left in the buffer nowhere, or the interpreter would complain at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

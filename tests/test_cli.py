@@ -340,6 +340,49 @@ def test_full_disk_on_stdout():
     assert "Traceback" not in err
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_full_disk_on_stdout_of_help():
+    """What the option parser prints by itself is no exception."""
+    with open("/dev/full", "w") as full, start("--help", stdout=full) as process:
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (2, "error: can't write to stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize("stderr", ["full", "unread"])
+def test_what_nobody_can_hear_stops_no_work(tmp_path, stderr):
+    """Progress that can't be shown costs neither the map nor the exit code; nor do errors that can't."""
+    reader, unread = os.pipe()
+    os.close(reader)
+    with open("/dev/full" if os.path.exists("/dev/full") else os.devnull, "w") as full:
+        where = {"full": full, "unread": unread}[stderr]
+        output = tmp_path / "map.json"
+        with start("solve", QUICKSTART, "--time-limit", "5", "-o", output, stderr=where) as process:
+            process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert RankMap.load(output).world_size == 16
+        with start("check", tmp_path / "none.yaml", stderr=where) as process:
+            process.communicate(timeout=60)
+        assert process.returncode == 3
+    os.close(unread)
+
+
+def test_interrupt_while_starting():
+    """Ctrl-C while the command line is still being imported: exit 130, no traceback."""
+    code = """
+import _thread, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            _thread.interrupt_main()
+sys.meta_path.insert(0, Interrupting())
+from placer.__main__ import run
+sys.exit(run())
+"""
+    environment = os.environ | {"PYTHONPATH": str(SCENARIOS.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_closed_streams():
     """Closed streams are no crash."""
     command = [

@@ -17,6 +17,7 @@ from placer.solver.construct import score
 from placer.solver.counts import realise
 from placer.solver.exchange import MOST_RANKS, exchange_ranks
 from placer.solver.improve import Annealing, edge_scale
+from placer.solver.labels import relabel
 from placer.solver.pins import honour_pins
 from placer.solver.plan import PlanAnnealing, build_plan_model
 from placer.solver.units import Layout, build_graph, build_layout
@@ -144,6 +145,9 @@ def _improve(
     problem: Problem, track: _Track, rank2slot: IntArray, *, warmth: int, seed: int
 ) -> Iterator[IntArray | None]:
     """Anneal from a placement, whole hosts first; yield whatever beats the track. See `_anneal` for ``warmth``."""
+    for relabelled in relabel(problem, rank2slot, seed=seed):
+        if evaluate(problem, relabelled).objective < evaluate(problem, rank2slot).objective:
+            rank2slot = relabelled
     if track.take(problem, rank2slot):
         yield rank2slot
     for unit_size in _unit_sizes(problem, track.start):

@@ -11,6 +11,7 @@ import re
 import stat
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from json.decoder import scanstring  # type: ignore[attr-defined]  # exported, though not in typeshed
 from typing import Any, NoReturn
 
@@ -53,25 +54,32 @@ class JsonDocument:
 
     def _find(self, at: int, step: str | int) -> tuple[int, int] | None:
         """Positions of the key and of the value of one step into the object or list that begins at ``at``."""
-        text, kind = self.text, self.text[at]
-        if kind != ("{" if isinstance(step, str) else "["):
+        if self.text[at] != ("{" if isinstance(step, str) else "["):
             return None
-        found, index = None, 0
+        if at not in self._parts:  # many issues are in one list: it is gone through once
+            self._parts[at] = self._scan(at)
+        return self._parts[at].get(step)
+
+    @cached_property
+    def _parts(self) -> dict[int, dict[str | int, tuple[int, int]]]:
+        """What `_scan` found, by the position of the object or list."""
+        return {}
+
+    def _scan(self, at: int) -> dict[str | int, tuple[int, int]]:
+        """Positions of key and value of all that the object or list at ``at`` holds, the last of equal keys."""
+        text, is_object = self.text, self.text[at] == "{"
+        found: dict[str | int, tuple[int, int]] = {}
         at = self._skip_space(at + 1)
         while text[at] not in "}]":
-            key_at, key = at, None
-            if kind == "{":
-                key, end = scanstring(text, at + 1, True)
+            key_at, step = at, len(found)
+            if is_object:
+                step, end = scanstring(text, at + 1, True)
                 at = self._skip_space(self._skip_space(end) + 1)
-            if step == (index if kind == "[" else key):
-                found = key_at, at
-                if kind == "[":
-                    break
+            found[step] = key_at, at
             _, at = _DECODER.raw_decode(text, at)
             at = self._skip_space(at)
             if text[at] == ",":
                 at = self._skip_space(at + 1)
-            index += 1
         return found
 
     def _skip_space(self, at: int) -> int:

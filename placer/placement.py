@@ -59,7 +59,7 @@ def to_rank2slot(job: Job, rank_map: RankMap) -> IntArray:
             continue
         lost = [gpu for gpu in entry.gpus if (host, gpu) not in gpu2slot]
         if lost:
-            usable = [gpu for owner, gpu in gpu2slot if owner == host]
+            usable = topology.slot2gpu[topology.slot2host == host].tolist() if len(issues) < MAX_ISSUES else []
             shown = ", ".join(map(str, lost))
             hint = f"usable: {', '.join(map(str, usable))}" if usable else "the whole host is down or excluded"
             message = f"GPU {shown} of host {entry.host!r} can't be used: it is down, excluded or doesn't exist"
@@ -67,6 +67,10 @@ def to_rank2slot(job: Job, rank_map: RankMap) -> IntArray:
             continue
         for gpu, rank in zip(entry.gpus, entry.ranks, strict=True):
             rank2slot[rank] = gpu2slot[host, gpu]
+    for index, name in enumerate(rank_map.spares):
+        if name not in host2index:
+            hint = did_you_mean(name, topology.hosts) if len(issues) < MAX_HINTS else ""
+            issues.append(Issue(f"spare host {name!r} isn't in the cluster", hint, ("spares", index)))
     if issues:
         more = len(issues) - MAX_ISSUES
         raise InvalidInputError([*issues[:MAX_ISSUES], *([Issue(f"{more} more mistakes")] if more > 0 else [])])

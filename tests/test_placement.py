@@ -97,6 +97,16 @@ def test_every_mistake_of_a_foreign_map():
     ]
 
 
+def test_spares_are_hosts_of_the_cluster():
+    """A spare that doesn't exist could replace nothing."""
+    rank_map = to_rank_map(JOB, np.arange(10, dtype=np.int32), provenance=PROVENANCE)
+    with pytest.raises(InvalidInputError) as caught:
+        to_rank2slot(JOB, replace(rank_map, spares=("a2", "zz")))
+    assert [(issue.path, issue.message) for issue in caught.value.issues] == [
+        (("spares", 1), "spare host 'zz' isn't in the cluster")
+    ]
+
+
 def test_map_of_another_cluster_is_refused_quickly():
     """Thousands of unknown hosts give a hundred issues and a count, with hints only for the first."""
     hosts = tuple(HostRanks(f"zz{k}", k, (0,), (k,)) for k in range(5000))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MOST_COUNTS = 1_500  # variables n[d, p]; CP-SAT finds nothing useful in seconds beyond that
 MOST_RANKS_SINGLY = 64  # up to here counts are of single ranks, and the optimum is a bound
-EFFORT = 8.0  # deterministic time of CP-SAT, about seconds
+EFFORT = 4.0  # deterministic time of CP-SAT: some seconds by the clock for each
 SCALE = 1e12  # the incumbent in model units: rounding down loses less than 1e-9 of it
 MOST_COST = 4 * SCALE  # of one term: far above the incumbent, and sums of terms stay below 2^63
 
@@ -145,7 +145,7 @@ class CountModel:
 
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(0.01, deadline.remaining_s)
-        solver.parameters.max_deterministic_time = EFFORT if self.unit == 1 else EFFORT / 2
+        solver.parameters.max_deterministic_time = EFFORT if self.unit == 1 else EFFORT / 4
         solver.parameters.num_workers = 4
         solver.parameters.interleave_search = True  # one thread, the same answer every time
         solver.parameters.random_seed = seed

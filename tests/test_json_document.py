@@ -7,7 +7,7 @@ from placer.json_document import JsonDocument, parse_json
 
 
 def test_places_of_values_and_keys():
-    """Every value is found at its own text, a key at the key's; equal keys at the last, absent values at their owner."""
+    """A value is found at its own text, a key at the key's; equal keys at the last, absent values at their owner."""
     text = '{"a": [1, {"b": "x,]}"}, []], "a": [ 2,\n{"c" : null}]}'
     document = parse_json(text.encode(), file="m.json", what="a map")
 

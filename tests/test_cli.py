@@ -464,7 +464,7 @@ def read_until(process, word):
     raise AssertionError(f"{word!r} never came: {seen}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_solve_writes_its_best_map(tmp_path, number):
     """The first Ctrl-C (or SIGTERM) ends the solve soon, with a valid map, status interrupted and exit 130."""
     with start("solve", SLOW, "-o", tmp_path / "m.json", "--json", "--time-limit", "100") as process:

@@ -1,7 +1,7 @@
 """The search in a process of its own: it uses the second core, compiles while others work, and can be ended at once.
 
-`Worker` starts ``python -m placer.solver.worker``, which compiles the search at once, later hands it the problem and
-the starts, and collects placements. The child is not forked (the caller may have threads) and never imports the
+`Worker` starts a Python that runs `main` and compiles the search at once, later hands it the problem and the starts,
+and collects placements. The child is not forked (the caller may have threads) and never imports the
 caller's main module; it ends when its input closes.
 """
 
@@ -58,7 +58,8 @@ class Worker:
         environment.setdefault("NUMBA_OPT", "1")  # compiles in half the time, and runs no slower
         environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "placer.solver.worker"],  # -P: never import from the working directory
+            # -P: never import from the working directory; not -m, as the package itself imports this module
+            [sys.executable, "-P", "-c", "from placer.solver.worker import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -133,7 +134,3 @@ def main() -> None:
         if found is not None:
             _write(result_stream, found)
     _write(result_stream, None)
-
-
-if __name__ == "__main__":
-    main()

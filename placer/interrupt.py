@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP during a solve: the first asks for the best map so far, the second ends the program at once.
+"""Ctrl-C, SIGTERM and SIGHUP during a solve: the first asks for the best map so far, the second ends it at once.
 
 Hidden here: Python runs signal handlers between two steps of the main thread, which may be inside a C++ solver for
 long. The wake-up descriptor is written to at once, by the C handler; a thread reads it.

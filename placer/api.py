@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from placer.solver import Baseline, Progress
 
 Objective = Literal["bytes"]
-_PROVEN = 2e-9  # relative difference from the bound that counts as none: bounds are rounded down by 1e-9
 _REPORTING_S_PER_RANK = 2.5e-5  # map, step time and report after the search; measured at 24,576 ranks, times four
 
 
@@ -139,7 +138,7 @@ def evaluate(scenario: Scenario | Job, rank_map: RankMap, *, time_limit: float =
         problem = replace(problem, constraints=Constraints(ranks_per_host="any", rank_layout="any"))
     bound, method = solver.prove_bound(problem, time_limit_s=deadline.remaining_s, target=evaluation.objective)
     bound = min(bound, evaluation.objective)
-    is_optimal = not broken and evaluation.objective - bound <= _PROVEN * evaluation.objective
+    is_optimal = not broken and solver.relative_gap(evaluation.objective, bound) <= solver.PROVEN
     compared = tuple(_compare(job, baseline) for baseline in baselines)
     return Result(
         job=job,

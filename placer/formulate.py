@@ -187,12 +187,11 @@ def _check_pool(topology: Topology, parallelism: ParallelismSpec) -> list[Issue]
 def describe_free(topology: Topology) -> str:
     """Usable GPUs per domain of the outermost tier that has several: ``Per leaf: l1 40, l2 31, l3 22``."""
     for tier in reversed(range(len(topology.tiers))):
-        names = topology.domain_names[tier]
-        if len(names) > 1:
-            room = np.bincount(topology.slot2domain[tier], minlength=len(names)).tolist()
-            shown = ", ".join(f"{name} {n}" for name, n in list(zip(names, room, strict=True))[:MAX_DOMAINS_SHOWN])
-            left_out = len(names) - MAX_DOMAINS_SHOWN
-            more = f", and {left_out} more with {sum(room[MAX_DOMAINS_SHOWN:])}" if left_out > 0 else ""
+        room = list(topology.free_by_domain(tier).items())
+        if len(room) > 1:
+            shown = ", ".join(f"{name} {n}" for name, n in room[:MAX_DOMAINS_SHOWN])
+            left_out = room[MAX_DOMAINS_SHOWN:]
+            more = f", and {len(left_out)} more with {sum(n for _, n in left_out)}" if left_out else ""
             return f"Per {topology.tiers[tier].name}: {shown}{more}"
     return f"{topology.domain_names[-1][0]}: {topology.num_slots}"
 

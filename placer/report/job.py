@@ -81,28 +81,26 @@ def _tier_table(topology: Topology) -> Table:
     """Every tier, and how many usable GPUs its domains have."""
     rows = []
     for t, tier in enumerate(topology.tiers):
-        names = topology.domain_names[t]
-        free = np.bincount(topology.slot2domain[t], minlength=len(names))
+        free = topology.free_by_domain(t)
         rows.append(
             (
                 tier.name,
+                "  " + _describe_free(free),
                 f"{tier.bandwidth_Bps / 1e9:.4g} GB/s",
                 f"{tier.latency_s * 1e6:.3g} us",
                 f"{tier.weight:.4g}",
-                str(len(names)),
-                "  " + _describe_free(names, free.tolist()),
+                str(len(free)),
             )
         )
-    rows = [(name, free, bandwidth, latency, weight, count) for name, bandwidth, latency, weight, count, free in rows]
     header = ("tier", "  usable GPUs per domain", "bandwidth", "latency", "weight", "domains")
     return Table(header, tuple(rows), num_labels=2)
 
 
-def _describe_free(names: tuple[str, ...], free: list[int]) -> str:
-    if len(names) <= MAX_DOMAINS_SHOWN:
-        return ", ".join(f"{name} {count}" for name, count in zip(names, free, strict=True))
-    sizes, counts = np.unique(free, return_counts=True)
+def _describe_free(free: dict[str, int]) -> str:
+    if len(free) <= MAX_DOMAINS_SHOWN:
+        return ", ".join(f"{name} {count}" for name, count in free.items())
+    sizes, counts = np.unique(list(free.values()), return_counts=True)
     pairs = list(zip(sizes[::-1].tolist(), counts[::-1].tolist(), strict=True))
     if len(pairs) <= MAX_DOMAINS_SHOWN:
         return ", ".join(f"{count} × {size}" for size, count in pairs)
-    return f"{min(free)} to {max(free)}, mean {sum(free) / len(free):.1f}"
+    return f"{sizes.min()} to {sizes.max()}, mean {sum(free.values()) / len(free):.1f}"

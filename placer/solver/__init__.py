@@ -29,7 +29,18 @@ if TYPE_CHECKING:
     from placer.solver.construct import Pool
     from placer.solver.search import Start
 
-__all__ = ["Baseline", "Deadline", "Progress", "Solution", "Status", "compute_baselines", "prove_bound", "solve"]
+__all__ = [
+    "PROVEN",
+    "Baseline",
+    "Deadline",
+    "Progress",
+    "Solution",
+    "Status",
+    "compute_baselines",
+    "prove_bound",
+    "relative_gap",
+    "solve",
+]
 
 FINISH_S = 0.5  # kept free before the deadline for the last checks, and for starting up before it
 MOST_POOLS = 3  # numbers of ranks a host that the search starts from

@@ -116,7 +116,6 @@ class _Choice:
         largest = float(cost.stage_cost.max()) + (cost.chain + cost.closing) * (len(cost.stage_cost) - 1)
         self._noise = 10 * ROUNDING * sum(tree.steps.values()) * largest
         self._tier_bounds: dict[int, TierBound] = {}
-        self._tree_bound: TreeBound | None = None
         self.value = 0.0
         self.method = ""
         self.is_finished = False

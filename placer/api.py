@@ -55,6 +55,7 @@ def solve(
     seed: int = 0,
     target_gap: float = 0.0,
     objective: Objective = "bytes",
+    deterministic: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Result:
@@ -62,6 +63,8 @@ def solve(
 
     - ``time_limit``: seconds for everything; at most one more passes
     - ``target_gap``: stop once (objective − bound) / objective is at most this
+    - ``deterministic``: the time limit counts work instead of wall time, as much as a free 2-core machine does in that
+      time: the same scenario, seed and limit give the same rank map, whatever else the machine does meanwhile
     - ``on_progress`` is called with the phase, the best objective and the bound; ``should_stop`` is polled: once it
       answers True the best map so far is returned with status ``interrupted``
 
@@ -79,11 +82,13 @@ def solve(
     from placer import solver  # noqa: PLC0415  ortools is slow to import
 
     reserve_s = _REPORTING_S_PER_RANK * job.mesh.world_size
+    before_s = time.monotonic() - started
     solution = solver.solve(
         job.problem,
-        time_limit_s=max(0.0, time_limit - (time.monotonic() - started) - reserve_s),
+        time_limit_s=max(0.0, time_limit - reserve_s - (0.0 if deterministic else before_s)),
         seed=seed,
         target_gap=target_gap,
+        deterministic=deterministic,
         on_progress=on_progress,
         should_stop=should_stop,
     )
@@ -109,6 +114,7 @@ def solve(
         step_time=time_step(job, solution.rank2slot),
         runtime_s=time.monotonic() - started,
         seed=seed,
+        trace=tuple(replace(point, time_s=before_s + point.time_s) for point in solution.trace),
     )
 
 

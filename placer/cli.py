@@ -95,6 +95,11 @@ def commands() -> None:
     help="Stop once (objective − bound) / objective is at most this.",
 )
 @click.option(
+    "--deterministic",
+    is_flag=True,
+    help="The same scenario, seed and time limit give the same map: the limit counts work, not wall time.",
+)
+@click.option(
     "--objective",
     type=click.Choice(["bytes"]),
     default="bytes",
@@ -110,6 +115,7 @@ def solve_command(
     time_limit: float,
     seed: int,
     target_gap: float,
+    deterministic: bool,
     objective: str,
     force: bool,
     quiet: bool,
@@ -133,9 +139,10 @@ def solve_command(
         try:
             result = api.solve(
                 job,
-                time_limit=time_limit - (time.monotonic() - started),
+                time_limit=time_limit - (0.0 if deterministic else time.monotonic() - started),
                 seed=seed,
                 target_gap=target_gap,
+                deterministic=deterministic,
                 on_progress=progress.show,
                 should_stop=stop.is_made,
             )

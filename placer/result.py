@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from placer.formulate import Job
 from placer.problem import Evaluation, IntArray, Problem
 from placer.rank_map import RankMap
 from placer.step_time import StepTime, communication_time
+
+if TYPE_CHECKING:
+    from placer.solver import TracePoint
 
 SCHEMA = "placer.result/1"
 Status = Literal["optimal", "feasible", "interrupted"]
@@ -36,6 +39,9 @@ class Result:
     - ``bytes_by_tier``: as in `Comparison`; ``baselines``: placements that need no optimiser
     - ``default_sorted``: the framework's default order on topology-sorted hosts; ``best_axis_order``: the best of all
       axis orders
+    - ``trace``: every improvement of the map or of the bound on the way (none for an evaluated map): ``time_s`` since
+      the start, ``objective`` of the best map so far (None before the first), ``bound`` and ``phase``. ``rank_layout``
+      may prefer a map that costs more than the best one, within the tolerance
     - ``violations``: constraints that an evaluated map breaks, one sentence each; empty for a solved one
     """
 
@@ -52,6 +58,7 @@ class Result:
     step_time: StepTime
     runtime_s: float
     seed: int
+    trace: tuple[TracePoint, ...] = ()
     violations: tuple[str, ...] = ()
 
     @property
@@ -105,6 +112,10 @@ class Result:
             "rank_map": self.rank_map.to_dict(),
             "runtime_s": self.runtime_s,
             "seed": self.seed,
+            "trace": [
+                {"time_s": point.time_s, "objective": point.objective, "bound": point.bound, "phase": point.phase}
+                for point in self.trace
+            ],
         }
         if self.violations:
             found["violations"] = list(self.violations)

@@ -44,6 +44,7 @@ def test_result_has_exactly_the_documented_keys(solved):
         "rank_map",
         "runtime_s",
         "seed",
+        "trace",
     ]
     assert found["schema"] == "placer.result/1"
     assert list(found["tiers"][0]) == ["name", "weight", "bandwidth_Bps"]
@@ -59,6 +60,7 @@ def test_result_has_exactly_the_documented_keys(solved):
         "exposure",
     ]
     assert list(found["baselines"][0]) == ["name", "objective", "bytes"]
+    assert list(found["trace"][0]) == ["time_s", "objective", "bound", "phase"]
     assert list(found["step_time"]) == ["communication_s", "by_family_s"]
     json.dumps(found, allow_nan=False)
 

@@ -86,6 +86,26 @@ def test_solve_twice_gives_the_same_bytes(run, tmp_path):
     assert (tmp_path / "rank_map.json").read_bytes() == before
 
 
+def test_json_has_the_trace(run):
+    """--json tells how the answer and the bound improved; the end is what the result says."""
+    found = json.loads(run("solve", QUICKSTART, "--json", "--quiet")[1])
+    trace = found["trace"]
+    assert [list(point) for point in trace] == [["time_s", "objective", "bound", "phase"]] * len(trace)
+    assert (trace[-1]["objective"], trace[-1]["bound"]) == (found["objective"], found["lower_bound"])
+    assert 0 < trace[0]["time_s"] <= trace[-1]["time_s"] <= found["runtime_s"]
+
+
+def test_deterministic_solves_give_the_same_bytes(run, tmp_path):
+    """With --deterministic a search that the limit cuts short gives the same file, also beside a busy process."""
+    arguments = ("solve", SLOW, "--quiet", "--deterministic", "--time-limit", "3", "--seed", "2")
+    assert run(*arguments)[0] == 0
+    before = (tmp_path / "rank_map.json").read_bytes()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        assert run(*arguments)[0] == 0
+        busy.kill()
+    assert (tmp_path / "rank_map.json").read_bytes() == before
+
+
 def test_target_gap_stops_early(run):
     """With a generous gap a hard scenario ends long before its limit, and the gap holds."""
     code, out, _ = run("solve", SLOW, "--json", "--quiet", "--target-gap", "0.9")

@@ -1,13 +1,15 @@
 """From a problem to a placement that is valid, never worse than any baseline, and measured against a proven bound.
 
-The pipeline reads top to bottom in `solve`: baselines, factorisations of the axes over the tiers, the count model on
-small jobs, then the local search in its own process while this one sharpens the lower bound. One deadline serves all;
+The pipeline reads top to bottom in `solve`: baselines, factorisations of the axes over the tiers, bands, then the local
+search in processes of its own while this one sharpens the lower bound, which for small jobs ends with the best counts
+of ranks per domain and stage (`placer.solver.bound.pattern_model`): these are laid out too. One deadline serves all;
 every phase only improves the incumbent; the evaluator of `placer.problem` re-checks each answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,19 +17,21 @@ import numpy as np
 from placer.errors import Issue, LimitReachedError
 from placer.feasibility import prove_infeasible
 from placer.problem import IntArray, Problem, evaluate, layout_class, ranks_by_host, violations
-from placer.solver import construct, count_model
+from placer.solver import construct
 from placer.solver.bands import banded_placements
-from placer.solver.bound import lower_bound
+from placer.solver.bound import Bound, StageCounts, lower_bound
+from placer.solver.counts import Counts, realise
+from placer.solver.crew import BOUND, Crew, Timeline
 from placer.solver.incumbent import PROVEN, Incumbent
 from placer.solver.pins import honour_pins
-from placer.solver.solution import Baseline, Progress, Solution, Status, relative_gap
-from placer.solver.stop import Deadline
+from placer.solver.schedule import Schedule, Start
+from placer.solver.solution import Baseline, Progress, Solution, Status, TracePoint, relative_gap
+from placer.solver.stop import Deadline, WallClock, WorkClock
 from placer.solver.tidy import tidy
-from placer.solver.worker import Worker
+from placer.solver.work import LAYING_S_PER_RANK, evaluation_s
 
 if TYPE_CHECKING:
     from placer.solver.construct import Pool
-    from placer.solver.search import Start
 
 __all__ = [
     "PROVEN",
@@ -36,6 +40,7 @@ __all__ = [
     "Progress",
     "Solution",
     "Status",
+    "TracePoint",
     "compute_baselines",
     "prove_bound",
     "relative_gap",
@@ -76,7 +81,7 @@ def _baselines(problem: Problem, pools: list[Pool], deadline: Deadline) -> list[
 
 def prove_bound(problem: Problem, *, time_limit_s: float, target: float | None = None) -> tuple[float, str]:
     """A lower bound of the objective over all placements, and how it was proven; stops once it meets ``target``."""
-    bound = lower_bound(problem, deadline=Deadline(time_limit_s), target=target)
+    bound = lower_bound(problem, deadline=Deadline(time_limit_s), known=lambda: np.inf if target is None else target)
     return bound.value, bound.method
 
 
@@ -86,24 +91,28 @@ def solve(
     time_limit_s: float = 60.0,
     seed: int = 0,
     target_gap: float = 0.0,
+    deterministic: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Solution:
     """Place the ranks of ``problem`` so that its objective is least.
 
     Stops at a proof of optimality, at ``target_gap`` (relative), at the time limit, when the search has done its work,
-    or soon after ``should_stop`` answers True (status interrupted). The same inputs and seed give the same placement
-    unless the time limit cuts the work short.
+    or soon after ``should_stop`` answers True (status interrupted). ``deterministic``: the limit is one of work, in
+    seconds of the reference machine (`placer.solver.work`), and the same inputs, seed and limit give the same
+    placement, objective and bound. Otherwise they do unless the search is cut short: by the limit, or by a bound that
+    is good enough.
 
     Raises InfeasibleError when the constraints are proven to contradict each other, LimitReachedError when no valid
     placement was found.
     """
-    deadline = Deadline(max(0.0, time_limit_s - FINISH_S), should_stop or (lambda: False))
+    clock = WorkClock() if deterministic else WallClock()
+    deadline = Deadline(max(0.0, time_limit_s - FINISH_S), should_stop or (lambda: False), clock=clock)
     incumbent = Incumbent(problem, deadline, target_gap=target_gap, on_progress=on_progress)
 
     incumbent.enter("baselines")
     pools = _pools(problem)
-    with Worker() as worker:  # it gets ready while the quick phases run
+    with Crew() as crew:  # it gets ready while the quick phases run
         baselines = _baselines(problem, pools, deadline.within(0.25 * deadline.time_limit_s))
         for baseline in baselines:
             incumbent.offer(baseline.rank2slot)
@@ -117,67 +126,74 @@ def solve(
             for rank2slot in banded_placements(problem, pool.by_capacity, banding):
                 starts.append(honour_pins(problem, rank2slot, pool.offered))
                 incumbent.offer(starts[-1])
-        if count_model.is_small_enough(problem):
-            incumbent.enter("bound")
-            _improve_bound(incumbent, deadline.within(0.3 * deadline.time_limit_s))
-            if not incumbent.is_over:
-                incumbent.enter("count model")
-                _solve_counts(incumbent, pools, deadline.within(0.5 * deadline.time_limit_s), seed=seed)
         if not incumbent.is_over:
             incumbent.enter("search")
-            worker.begin(problem, _starts(incumbent, starts, pools), seed=seed)
-            _follow(incumbent, worker)
+            schedule = Schedule(problem, _starts(incumbent, starts, pools), seed=seed)
+            _search(incumbent, crew, schedule, pools)
     return _finish(incumbent, baselines)
 
 
-def _improve_bound(incumbent: Incumbent, deadline: Deadline) -> None:
-    target = None if incumbent.best is None else incumbent.best[0].objective
-    bound = lower_bound(incumbent.problem, deadline=deadline, target=target, on_improve=incumbent.raise_bound)
-    incumbent.raise_bound(bound.value, bound.method)
-    incumbent.bound_method = bound.method if bound.value >= incumbent.bound else incumbent.bound_method
-    incumbent.is_bound_final = not deadline.is_over
-
-
-def _solve_counts(incumbent: Incumbent, pools: list[Pool], deadline: Deadline, *, seed: int) -> None:
-    """Counts of small jobs: placements from every pool, and a bound that holds when every pool has given one."""
-    if incumbent.best is None:
-        return
-    bounds = []
-    for pool in pools:
-        found, bound = count_model.placements(
-            incumbent.problem, pool, deadline=deadline, start=incumbent.best[1], seed=seed
-        )
-        bounds.append(bound)
-        for rank2slot in found:
-            incumbent.offer(rank2slot)
-    incumbent.raise_bound(min(bounds) * (1 - 1e-9), "CP-SAT on the counts of ranks per domain and stage")
-
-
-def _follow(incumbent: Incumbent, worker: Worker) -> None:
-    """Take what the search finds until it ends or that is enough; meanwhile sharpen the bound here."""
+def _search(incumbent: Incumbent, crew: Crew, schedule: Schedule, pools: list[Pool]) -> None:
+    """Take what the search finds until it has done its work or that is enough; meanwhile sharpen the bound here."""
+    deadline = incumbent.deadline
+    timeline = Timeline(in_order=isinstance(deadline.clock, WorkClock))
 
     def collect(timeout_s: float = 0.0) -> bool:
-        """Take what the search has found; whether to stop."""
-        found = worker.poll(timeout_s)
-        while found is not None:
-            incumbent.offer(found)
-            found = worker.poll(0.0)
+        """Let count what was found; whether to stop."""
+        crew.receive(timeout_s)
+        while not incumbent.is_over and (due := timeline.next()) is not None:
+            at_s, action = due
+            deadline.clock.advance_to(at_s)
+            if action is not None and not deadline.is_over:
+                action()
         return incumbent.is_over
 
-    if not incumbent.is_bound_final:
-        _improve_bound(
-            incumbent, Deadline(incumbent.deadline.time_limit_s, collect, started=incumbent.deadline.started)
-        )
-    while not worker.is_done and not collect(0.1):
+    def look_up() -> bool:
+        timeline.add(BOUND, bounding.elapsed_s)
+        return collect()
+
+    def raise_bound(bound: Bound) -> None:
+        timeline.add(BOUND, bounding.elapsed_s, lambda: incumbent.raise_bound(bound))
+
+    def lay(counts: StageCounts) -> None:
+        for rank2slot in _lay_counts(incumbent.problem, pools, counts):
+            bounding.spend(LAYING_S_PER_RANK * incumbent.problem.world_size + evaluation_s(incumbent.problem))
+            timeline.add(BOUND, bounding.elapsed_s, functools.partial(incumbent.offer, rank2slot))
+
+    def known() -> float:
+        """The best objective once all that was found before this moment counts."""
+        seen: list[float] = []
+        timeline.add(BOUND, bounding.elapsed_s, lambda: seen.append(incumbent.best_objective))
+        while not seen and not collect(0.05):
+            pass
+        return incumbent.best_objective
+
+    crew.begin(incumbent.problem, schedule, timeline, at_s=deadline.elapsed_s, on_placement=incumbent.offer)
+    bounding = deadline.fork(look_up)
+    timeline.open(BOUND)
+    lower_bound(
+        incumbent.problem, deadline=bounding, known=known, on_improve=raise_bound, on_counts=lay, seed=schedule.seed
+    )
+    timeline.close(BOUND)
+    while not collect(0.1) and not crew.is_done:
         pass
-    if worker.failure:
-        incumbent.enter(worker.failure)
+    for failure in crew.failures:
+        incumbent.enter(failure)
+
+
+def _lay_counts(problem: Problem, pools: list[Pool], counts: StageCounts) -> Iterator[IntArray]:
+    """Placements with these counts, on every pool that has room for them."""
+    held = counts.held.sum(axis=1)
+    for pool in pools:
+        room = np.bincount(problem.slot2domain[counts.tier][pool.by_capacity], minlength=len(held))
+        if np.all(held <= room):
+            wanted = Counts(counts.held.astype(np.int32), counts.tier, 1, counts.rows)
+            for rank2slot in realise(problem, pool.by_capacity, wanted):
+                yield honour_pins(problem, rank2slot, pool.offered)
 
 
 def _starts(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool]) -> list[Start]:
     """Where the search begins: the two best placements, the best of other pools, the best with consecutive ranks."""
-    from placer.solver.search import Start  # noqa: PLC0415
-
     problem = incumbent.problem
     layout = problem.constraints.rank_layout
     if incumbent.best is not None:
@@ -242,5 +258,13 @@ def _finish(incumbent: Incumbent, baselines: list[Baseline]) -> Solution:
     elif incumbent.deadline.is_interrupted:
         status = "interrupted"
     return Solution(
-        rank2slot, checked, status, bound, incumbent.bound_method, tuple(baselines), baselines[1], baselines[2]
+        rank2slot,
+        checked,
+        status,
+        bound,
+        incumbent.bound_method,
+        tuple(baselines),
+        baselines[1],
+        baselines[2],
+        tuple(incumbent.trace),
     )

@@ -24,6 +24,7 @@ from placer.problem import IntArray, Problem, evaluate
 from placer.solver.counts import tile_order, whole_blocks
 from placer.solver.pool import aligned_slots
 from placer.solver.stop import Deadline
+from placer.solver.work import LAYING_S_PER_RANK, evaluation_s
 
 SWEEPS = 2
 
@@ -94,6 +95,7 @@ def banded_placements(problem: Problem, slots: IntArray, deadline: Deadline) -> 
                             return
                         trial = [*bands[:tier], Band(height, width), *bands[tier + 1 :]]
                         rank2slot = layout.lay(trial)
+                        deadline.spend(evaluation_s(problem) + LAYING_S_PER_RANK * problem.world_size)
                         objective = evaluate(problem, rank2slot).objective
                         if objective < lowest * (1 - 1e-12):
                             lowest, bands = objective, trial

@@ -27,6 +27,7 @@ from placer.solver.pins import honour_pins
 from placer.solver.pool import aligned_slots, by_capacity, usable_slots
 from placer.solver.solution import Baseline
 from placer.solver.stop import Deadline
+from placer.solver.work import CHAIN_S, LAYING_S_PER_RANK, evaluation_s
 
 NUM_FACTORISATIONS = 64  # laid out and evaluated exactly, cheapest estimate first
 MANY_ORDERS = 5  # more digits than this and the first digit (the tp group) stays fastest: 720 orders at most
@@ -101,6 +102,7 @@ def best_axis_order(problem: Problem, pools: Iterable[Pool], deadline: Deadline)
                         break
                     rank2slot = honour_pins(problem, lay(rank_order(order), laid), pool.offered)
                     evaluation = evaluate(problem, rank2slot)
+                    deadline.spend(evaluation_s(problem))
                     if best is not None and best[0] <= (0, evaluation.objective * (1 + 1e-12)):
                         continue  # checking the constraints takes longer than the objective
                     key = score(problem, rank2slot, evaluation)
@@ -130,6 +132,7 @@ def factorisations(problem: Problem, pools: Iterable[Pool], deadline: Deadline) 
             if deadline.is_over:
                 return
             blocks = aligned_slots(problem, slots, chain)
+            deadline.spend(CHAIN_S + LAYING_S_PER_RANK * problem.world_size)
             fits = len(blocks) >= problem.world_size
             for found in search.best(chain, count=2):
                 (whole if fits else loose).append((found.estimate, len(whole) + len(loose), found, blocks))
@@ -140,6 +143,7 @@ def factorisations(problem: Problem, pools: Iterable[Pool], deadline: Deadline) 
                 order = rank_order(found.sub_digits(digits))
                 name = f"axes factorised over the tiers, {_describe(found, digits)}"
                 for laid in (blocks, slots) if is_whole else (slots,):
+                    deadline.spend(evaluation_s(problem))
                     yield name, honour_pins(problem, lay(order, laid), pool.offered)
 
 

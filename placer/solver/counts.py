@@ -16,14 +16,18 @@ import numpy.typing as npt
 from placer.problem import IntArray, Problem
 from placer.solver.pool import aligned_slots
 
+Row = list[tuple[int, int]]
+"""One expert group as its parts: (domain, ranks)."""
+
 
 @dataclass(frozen=True)
 class Counts:
-    """``held`` (domains of ``tier``, stages): ranks, in blocks of ``unit``."""
+    """``held`` (domains of ``tier``, stages): ranks, in blocks of ``unit``. ``rows``: every stage's expert groups."""
 
     held: IntArray
     tier: int
     unit: int
+    rows: list[list[Row]] | None = None
 
 
 def count_ranks(problem: Problem, rank2slot: IntArray, tier: int) -> IntArray:
@@ -61,9 +65,11 @@ def realise(problem: Problem, slots: IntArray, counts: Counts) -> Iterator[IntAr
     by_stage = np.lexsort((given, stages, outer_given[outer], outer_stages[outer]))
     layout = _Layout(problem, slots, domain, outer, stage_ranks)
     for order in (by_stage, np.lexsort((stages, outer_given[outer])), np.argsort(given)):
-        for columns in (_runs(counts.held, order), _packed_rows(counts.held, order, outer, layout.row_size)):
-            if columns is not None:
-                yield layout.place(columns)
+        yield layout.place(_runs(counts.held, order))
+        yield layout.place(_columns_along_chains(counts.held, order, outer, layout.group_size))
+        if layout.row_size:
+            rows = counts.rows or _pack_rows(counts.held, order, outer, layout.row_size)
+            yield layout.place(_row_columns(rows, order))
 
 
 def tile_order(problem: Problem) -> npt.NDArray[np.int64]:
@@ -93,6 +99,7 @@ class _Layout:
         self._slots = slots[by_domain]
         self._starts = np.searchsorted(domain[by_domain], np.arange(len(outer) + 1))
         self.row_size = _row_size(problem, stage_ranks[0])
+        self.group_size = problem.mesh.tp * problem.mesh.cp
 
     def place(self, columns: Columns) -> IntArray:
         rank2slot = np.full(self._world_size, -1, dtype=np.int32)
@@ -134,20 +141,16 @@ def _runs(held: IntArray, order: npt.NDArray[np.int64]) -> Columns:
     return columns
 
 
-def _packed_rows(
+def _pack_rows(
     held: IntArray, order: npt.NDArray[np.int64], outer: npt.NDArray[np.int64], row_size: int
-) -> Columns | None:
+) -> list[list[Row]]:
     """Whole expert groups inside domains where the counts allow it, the rests joined to as few split groups as can be.
 
     Rests are joined inside one outer domain first. Example with rows of 8: rests 5, 3, 4 and 4 make two split rows.
-    None when the job has no expert groups.
     """
-    if not row_size:
-        return None
-    columns: Columns = []
-    place = {d: k for k, d in enumerate(order.tolist())}
+    found: list[list[Row]] = []
     for counts in held.T:
-        rows: list[list[tuple[int, int]]] = []
+        rows: list[Row] = []
         rests: dict[int, list[tuple[int, int]]] = {}
         for d in order.tolist():
             whole, rest = divmod(int(counts[d]), row_size)
@@ -158,10 +161,18 @@ def _packed_rows(
         for fragments in rests.values():
             left += _join(fragments, row_size, rows)
         _join(left, row_size, rows)
-        rows.sort(key=lambda row: place[max(row, key=lambda part: part[1])[0]])
+        found.append(rows)
+    return found
+
+
+def _row_columns(rows: list[list[Row]], order: npt.NDArray[np.int64]) -> Columns:
+    """Every stage's expert groups one after another, in the order of the domains that hold their largest parts."""
+    place = {d: k for k, d in enumerate(order.tolist())}
+    columns: Columns = []
+    for of_stage in rows:
         found: dict[int, list[IntArray]] = {}
         column = 0
-        for row in rows:
+        for row in sorted(of_stage, key=lambda row: place[max(row, key=lambda part: part[1])[0]]):
             for d, n in row:
                 found.setdefault(d, []).append(np.arange(column, column + n, dtype=np.int32))
                 column += n
@@ -169,7 +180,46 @@ def _packed_rows(
     return columns
 
 
-def _join(fragments: list[tuple[int, int]], row_size: int, rows: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+def _columns_along_chains(
+    held: IntArray, order: npt.NDArray[np.int64], outer: npt.NDArray[np.int64], group_size: int
+) -> Columns:
+    """From stage to stage every domain keeps the columns that it has, and fills up with whole groups of columns.
+
+    Released columns go to domains of the same outer domain first, so that chains stay near where they can't stay.
+    Example: counts (4, 0), (2, 2) of 4 columns: the second stage's columns 0 and 1 stay in the first domain.
+    """
+    num_columns = int(held[:, 0].sum())
+    owner = np.repeat(order, held[order, 0])
+    group = np.arange(num_columns) // group_size
+    columns: Columns = []
+    for stage, counts in enumerate(held.T):
+        if stage:
+            missing = counts.astype(np.int64).copy()
+            following = np.full(num_columns, -1, dtype=np.int64)
+            for d in np.flatnonzero(np.bincount(owner, minlength=len(counts))).tolist():
+                kept = _whole_groups_first(np.flatnonzero(owner == d), group)[: counts[d]]
+                following[kept] = d
+                missing[d] -= len(kept)
+            for is_near in (True, False):
+                for d in order[missing[order] > 0].tolist():
+                    free = np.flatnonzero(following < 0)
+                    if is_near:
+                        free = free[outer[owner[free]] == outer[d]]
+                    taken = _whole_groups_first(free, group)[: missing[d]]
+                    following[taken] = d
+                    missing[d] -= len(taken)
+            owner = following
+        columns.append({d: [np.flatnonzero(owner == d).astype(np.int32)] for d in np.flatnonzero(counts).tolist()})
+    return columns
+
+
+def _whole_groups_first(columns: npt.NDArray[np.int64], group: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Columns of the groups of which most are here first, groups together."""
+    _, inverse, sizes = np.unique(group[columns], return_inverse=True, return_counts=True)
+    return columns[np.lexsort((columns, -sizes[inverse]))]
+
+
+def _join(fragments: list[tuple[int, int]], row_size: int, rows: list[Row]) -> list[tuple[int, int]]:
     """Append rows made of (size, domain) fragments: the largest with the one that completes it, else with the largest
     that fit, the last one cut. Returns what makes no whole row.
     """

@@ -2,7 +2,8 @@
 
 The unit graph charges a ring for every return to a tier-0 domain, the evaluator only for the first visit. Where two
 grids pull ranks apart (dp rings against expert groups, say) the best placement has such rings, and only the evaluator
-sees it. It is too slow for large jobs, which have so many equal columns that contiguous rings cost nothing.
+sees it. It is too slow for large jobs (`placer.solver.schedule` draws the line), which have so many equal columns
+that contiguous rings cost nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import numpy as np
 
 from placer.problem import IntArray, Problem, evaluate
 from placer.solver.construct import score
+from placer.solver.stop import WorkClock
+from placer.solver.work import evaluation_s
 
-MOST_RANKS = 32
 NUM_TRIALS = 2_000  # exchanges priced in all, about a second
 NUM_KICKS = (4, 20)  # random exchanges that leave a local optimum, in turn: the last begins anew
 
 
 def exchange_ranks(
-    problem: Problem, rank2slot: IntArray, offered: Sequence[IntArray], *, seed: int
+    problem: Problem, rank2slot: IntArray, offered: Sequence[IntArray], *, clock: WorkClock, seed: int
 ) -> Iterator[IntArray | None]:
     """Iterated descent from a placement: yields what is better than all before, None after a sweep without news.
 
@@ -41,6 +43,7 @@ def exchange_ranks(
                 if trial is None or num_left <= 0:
                     continue
                 num_left -= 1
+                clock.spend(evaluation_s(problem))
                 trial_score = _score(problem, trial, at_most=current_score)
                 if trial_score < current_score:
                     current, current_score, is_improved = trial, trial_score, True

@@ -187,14 +187,12 @@ def _anneal(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     state[2] += num_steps
 
 
-@njit(cache=True)
-def _cost(starts, neighbours, traffic, profile, cost, position2domain, unit2position):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    total = 0.0
-    for unit in range(len(unit2position)):
-        for e in range(starts[unit], starts[unit + 1]):
-            tier = _common_tier(position2domain, unit2position[unit], unit2position[neighbours[e]])
-            total += traffic[e] * cost[profile[e], tier]
-    return total / 2
+def _cost(graph: UnitGraph, position2domain: IntArray, unit2position: IntArray) -> float:
+    """Cost of a layout. Plain numpy: it runs once, and compiling it would delay the first search of a machine."""
+    units = np.repeat(np.arange(len(unit2position)), np.diff(graph.starts))
+    here, there = unit2position[units], unit2position[graph.neighbours]
+    common_tier = np.count_nonzero(position2domain[here] != position2domain[there], axis=1)  # domains nest
+    return float(graph.traffic @ graph.cost[graph.profile, common_tier]) / 2
 
 
 class Annealing:
@@ -214,7 +212,7 @@ class Annealing:
         self._sequence, self._block = layout.sequence, layout.block
         self._movable = np.flatnonzero(~layout.is_fixed).astype(np.int32)
         self.best: IntArray = self._unit2position.copy()
-        start = float(_cost(*self._edges, self._unit2position))
+        start = _cost(graph, layout.position2domain, self._unit2position)
         self._state = np.array([start, start, 0.0, float(max(1, num_steps))])
         self._temperatures = (hot, cold)
         self._rng = np.random.default_rng(seed)

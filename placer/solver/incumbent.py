@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
 from placer.problem import Evaluation, IntArray, Problem, evaluate, layout_class, ranks_by_host, violations
-from placer.solver.solution import Progress, relative_gap
-from placer.solver.stop import Deadline
+from placer.solver.bound import Bound
+from placer.solver.solution import Progress, TracePoint, relative_gap
+from placer.solver.stop import Deadline, WallClock
 
 PROVEN = 2e-9  # relative: the bound is rounded down by 1e-9
 
@@ -28,31 +30,42 @@ class Incumbent:
         self.bound = problem.fixed_cost
         self.bound_method = "weight of tier 0 on all bytes"
         self.phase = ""
-        self.is_bound_final = False
         self.best: tuple[Evaluation, IntArray] | None = None
         self.contiguous: tuple[Evaluation, IntArray] | None = None
         self.baseline_objective = np.inf
+        self.trace: list[TracePoint] = []
         self._on_progress = on_progress
+        self._clock = WallClock()
+        self._orders = {"best": 0, "contiguous": 0}
 
-    def offer(self, rank2slot: IntArray) -> None:
-        """Take a placement if it is valid and better."""
+    def offer(self, rank2slot: IntArray, order: int = 0) -> None:
+        """Take a placement if it is valid and better, or as good and earlier in ``order``.
+
+        The latter makes ties independent of who is faster where placements come from several processes.
+        """
         evaluation = evaluate(self.problem, rank2slot)
-        is_better = self.best is None or evaluation.objective < self.best[0].objective * (1 - 1e-12)
-        may_be_plain = self.contiguous is None or evaluation.objective < self.contiguous[0].objective * (1 - 1e-12)
+        is_better = self._is_better(evaluation, order, "best")
+        may_be_plain = self._is_better(evaluation, order, "contiguous")
         if not (is_better or may_be_plain) or violations(self.problem, rank2slot):
             return
         if may_be_plain and layout_class(list(ranks_by_host(self.problem, rank2slot).values())) == "contiguous":
-            self.contiguous = (evaluation, rank2slot)
+            self.contiguous, self._orders["contiguous"] = (evaluation, rank2slot), order
         if is_better:
-            self.best = (evaluation, rank2slot)
-            self.report()
+            before = self.best_objective
+            self.best, self._orders["best"] = (evaluation, rank2slot), order
+            if evaluation.objective < before:
+                self._record()
 
-    def raise_bound(self, value: float, method: str = "") -> None:
+    def _is_better(self, evaluation: Evaluation, order: int, kind: Literal["best", "contiguous"]) -> bool:
+        held = self.best if kind == "best" else self.contiguous
+        margin = 1e-12 if order < self._orders[kind] else -1e-12
+        return held is None or evaluation.objective < held[0].objective * (1 + margin)
+
+    def raise_bound(self, bound: Bound) -> None:
         """Take a lower bound if it is better."""
-        if value > self.bound:
-            self.bound = value
-            self.bound_method = method or self.bound_method
-            self.report()
+        if bound.value > self.bound:
+            self.bound, self.bound_method = bound.value, bound.method
+            self._record()
 
     def enter(self, phase: str) -> None:
         """Name what happens next."""
@@ -62,9 +75,22 @@ class Incumbent:
     def report(self) -> None:
         """Tell the observer where the solve stands."""
         if self._on_progress is not None:
-            best = None if self.best is None else self.best[0].objective
-            bound = self.bound if best is None else min(self.bound, best)
-            self._on_progress(Progress(self.phase, self.deadline.elapsed_s, best, bound))
+            point = self._point()
+            self._on_progress(Progress(point.phase, point.time_s, point.objective, point.bound))
+
+    def _record(self) -> None:
+        self.trace.append(self._point())
+        self.report()
+
+    def _point(self) -> TracePoint:
+        best = None if self.best is None else self.best[0].objective
+        bound = self.bound if best is None else min(self.bound, best)
+        return TracePoint(self._clock.elapsed_s, best, bound, self.phase)
+
+    @property
+    def best_objective(self) -> float:
+        """Of the best placement so far, inf without one."""
+        return np.inf if self.best is None else self.best[0].objective
 
     @property
     def is_enough(self) -> bool:

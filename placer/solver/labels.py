@@ -17,6 +17,8 @@ import numpy.typing as npt
 from numba import njit
 
 from placer.problem import FloatArray, IntArray, Problem
+from placer.solver.stop import WorkClock
+from placer.solver.work import LABEL_STEP_S, LAYING_S_PER_RANK
 
 STEPS_PER_GROUP = 20_000
 MOST_STEPS = 4_000_000
@@ -53,7 +55,9 @@ def _anneal_labels(starts, neighbours, flow, distance, place, movable, best, sta
     state[2] += num_steps
 
 
-def relabel(problem: Problem, rank2slot: IntArray, *, seed: int, num_steps: int | None = None) -> Iterator[IntArray]:
+def relabel(
+    problem: Problem, rank2slot: IntArray, *, clock: WorkClock, seed: int, num_steps: int | None = None
+) -> Iterator[IntArray]:
     """Yield the placement with its expert groups relabelled at lower cost, or nothing.
 
     The slots in use stay. Groups with a pinned rank keep their place. Costs count equal members only, so that the
@@ -74,6 +78,7 @@ def relabel(problem: Problem, rank2slot: IntArray, *, seed: int, num_steps: int 
     place = np.arange(len(groups))
     best = place.copy()
     steps = min(MOST_STEPS, STEPS_PER_GROUP * len(groups)) if num_steps is None else num_steps
+    clock.spend(LAYING_S_PER_RANK * problem.world_size + LABEL_STEP_S * steps)
     state = np.array([0.0, 0.0, 0.0, float(steps)])
     hot, cold = TEMPERATURES
     _anneal_labels(

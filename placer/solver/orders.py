@@ -3,7 +3,7 @@
 A rank is a number in a mixed radix: each *digit* is an axis (or the common part of a dense and an expert axis). Laying
 ranks along slots with some digits fastest keeps their groups inside few domains. A factorisation splits every digit
 over the tiers: its factor of tier 0 varies inside a tier-0 domain, the next inside a tier-1 domain and so on. That is
-the matrix of P² (Zhao et al., "Synthesizing optimal parallelism placement and reduction strategies on hierarchical
+the matrix of P² (Xie et al., "Synthesizing optimal parallelism placement and reduction strategies on hierarchical
 systems", MLSys 2022). The cost of a tier depends only on what lies inside its domains, so the best matrix for given
 block sizes is a shortest path over "what lies inside", and not an enumeration of matrices.
 

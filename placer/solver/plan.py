@@ -1,7 +1,7 @@
 """Plans: how many units of each pipeline stage every domain holds, annealed; then laid out as a placement.
 
-The count model of `placer.solver.count_model` at any size. A unit is what one host runs, all of one stage (or of a few
-neighbouring stages where that is cheaper inside the host). Moving units between domains changes the cost of two
+The counts of `placer.solver.bound.pattern_model` at any size. A unit is what one host runs, all of one stage (or of
+a few neighbouring stages where that is cheaper inside the host). Moving units between domains changes the cost of two
 domains per tier only, so millions of moves a second are priced. The laid-out plan keeps every ring contiguous: each
 stage's ranks, in order, run through the domains in one common order of the tree.
 

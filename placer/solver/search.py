@@ -1,7 +1,8 @@
-"""The local search: plans and their layouts, annealing of hosts, then of tp groups.
+"""One run of the local search: exchanges of single ranks, or annealing of hosts and tp groups, maybe from a new plan.
 
-A generator of ever better placements; it knows the problem and a seed, not the clock: its work is fixed by the size of
-the job, so that the same inputs give the same answers, and whoever drives it may stop at any yield.
+A generator of ever better placements; it knows the problem and its task, not the time: its work is fixed by the size
+of the job, so that the same task gives the same answers, and whoever drives it may stop at any yield. Which runs
+there are is for `placer.solver.schedule` to say.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import numpy as np
 from placer.problem import Constraints, Family, IntArray, Problem, evaluate
 from placer.solver.construct import score
 from placer.solver.counts import realise
-from placer.solver.exchange import MOST_RANKS, exchange_ranks
+from placer.solver.exchange import exchange_ranks
 from placer.solver.improve import Annealing, edge_scale
 from placer.solver.labels import relabel
 from placer.solver.pins import honour_pins
 from placer.solver.plan import PlanAnnealing, build_plan_model
+from placer.solver.schedule import Start, Task
+from placer.solver.stop import WorkClock
 from placer.solver.units import Layout, build_graph, build_layout
+from placer.solver.work import LAYING_S_PER_RANK, LAYOUT_S_PER_RANK, PLAN_STEP_S, annealing_step_s, evaluation_s
 from placer.workload.mesh import Mesh
 
 SLICE = 100_000  # steps between two yields, some tenths of a second
-PLAN_TEMPERATURES = ((1.0, 0.02), (0.3, 0.02), (0.1, 0.01))  # first and last, in typical plan costs
+PLAN_SLICE = 1_000_000
 PLAN_STEPS_PER_DOMAIN = 40_000
 MOST_PLAN_STEPS = 20_000_000
 TEMPERATURES = (0.02, 0.05, 0.1, 0.3, 1.0)  # first temperature of an annealing run, in typical edges
@@ -32,63 +36,51 @@ COLD = 0.003
 STEPS_PER_PAIR = 60  # steps per pair of units that a run from temperature 1 needs to find back to what it had
 STEPS_PER_UNIT = 8_000
 MOST_STEPS = 6_000_000  # of one annealing run
-ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where to begin: a placement and the slots its hosts offer (``offered[h]``).
+class Finding:
+    """A placement better than what the task begins with, or None: no news; after so much work since its begin."""
 
-    ``hosts_only``: keep what shares a host together, so that hosts with consecutive ranks stay so.
-    """
-
-    rank2slot: IntArray
-    offered: list[IntArray]
-    ranks_per_host: int | None
-    hosts_only: bool
+    work_s: float
+    rank2slot: IntArray | None
 
 
-@dataclass
-class _Track:
-    """The best placement reached from a start: fewest broken constraints, then the least objective."""
+def search(problem: Problem, task: Task) -> Iterator[Finding]:
+    """Run a task: every placement that improves, and after every slice of the work how far it is."""
+    clock = WorkClock()
+    start = task.start
+    best = score(problem, start.rank2slot, evaluate(problem, start.rank2slot))
+    for rank2slot in _placements(problem, task, clock):
+        clock.spend(evaluation_s(problem))
+        is_better = False
+        if rank2slot is not None:
+            found = score(problem, rank2slot, evaluate(problem, rank2slot))
+            is_better = found < (best[0], best[1] * (1 - 1e-12))
+            best = found if is_better else best
+        yield Finding(clock.elapsed_s, rank2slot if is_better else None)
 
-    start: Start
-    rank2slot: IntArray
-    score: tuple[int, float]
 
-    def take(self, problem: Problem, rank2slot: IntArray) -> bool:
-        broken, objective = score(problem, rank2slot, evaluate(problem, rank2slot))
-        if (broken, objective) < (self.score[0], self.score[1] * (1 - 1e-12)):
-            self.rank2slot, self.score = rank2slot, (broken, objective)
-            return True
-        return False
-
-
-def search(problem: Problem, starts: list[Start], *, seed: int) -> Iterator[IntArray | None]:
-    """Yield placements as they improve on their start, None after a slice without news."""
-    tracks = [
-        _Track(start, start.rank2slot, score(problem, start.rank2slot, evaluate(problem, start.rank2slot)))
-        for start in starts
-    ]
-    for number, track in enumerate(tracks):  # first, because it need not be compiled
-        if problem.world_size <= MOST_RANKS and not track.start.hosts_only:
-            for found in exchange_ranks(problem, track.rank2slot, track.start.offered, seed=_seed(seed, number, 99)):
-                yield found if found is not None and track.take(problem, found) else None
-    for number, track in enumerate(tracks):
-        yield from _improve(problem, track, track.rank2slot, warmth=0, seed=_seed(seed, number, 0))
-        if not track.start.hosts_only:
-            for run, plan in enumerate(_plans(problem, track.start, seed=_seed(seed, number, 1))):
-                yield None
-                yield from _improve(problem, track, plan, warmth=0, seed=_seed(seed, number, 2 + run))
-    for run in range(ROUNDS):
-        for number, track in enumerate(tracks):
-            yield from _improve(
-                problem, track, track.rank2slot, warmth=ROUNDS - run, seed=_seed(seed, number, 50 + run)
-            )
+def _placements(problem: Problem, task: Task, clock: WorkClock) -> Iterator[IntArray | None]:
+    start, seed = task.start, task.seed
+    if task.kind == "exchange":
+        yield from exchange_ranks(problem, start.rank2slot, start.offered, clock=clock, seed=seed)
+        return
+    if task.plan is None:
+        yield from _improve(problem, start, start.rank2slot, clock, warmth=task.warmth, seed=seed)
+        return
+    for laid in _lay_plan(problem, start, task.plan, clock, seed=seed):
+        if laid is None:
+            yield None
+        else:
+            yield from _improve(problem, start, laid, clock, warmth=task.warmth, seed=seed)
 
 
 def warm_up() -> None:
-    """Compile what the search runs, on a job of four ranks; from the second time on it is read from disk."""
+    """Compile the annealing on a job of four ranks; from the second time on it is read from disk.
+
+    Plans and labels are compiled by the task that first needs them, so that the search begins earlier.
+    """
     mesh = Mesh(dp=2, pp=2)
     hosts = np.array([0, 0, 1, 1], dtype=np.int32)
     problem = Problem(
@@ -102,21 +94,14 @@ def warm_up() -> None:
     )
     rank2slot = np.arange(4, dtype=np.int32)
     layout = build_layout(problem, rank2slot, problem.host2slots, unit_size=1)
-    model = build_plan_model(problem, rank2slot, 1)
     assert layout is not None
-    assert model is not None
-    counts = model.counts_of(problem, rank2slot)
-    assert counts is not None
     Annealing(build_graph(problem, layout.unit2ranks), layout, hot=1.0, cold=1.0, num_steps=1, seed=0).run_slice(1)
-    PlanAnnealing(model, counts, hot=1.0, cold=1.0, num_steps=1, seed=0).run_slice(1)
 
 
-def _seed(seed: int, number: int, run: int) -> int:
-    return (seed * 1_000 + number * 100 + run) % 2**31
-
-
-def _plans(problem: Problem, start: Start, *, seed: int) -> Iterator[IntArray]:
-    """Placements laid out from annealed plans, the best layout of each plan."""
+def _lay_plan(
+    problem: Problem, start: Start, temperatures: tuple[float, float], clock: WorkClock, *, seed: int
+) -> Iterator[IntArray | None]:
+    """Anneal a plan (first and last temperature in typical plan costs); None on the way, its best layout at the end."""
     tile = problem.mesh.tp
     unit = max(tile, start.ranks_per_host or 1)
     if unit % tile or unit % (start.ranks_per_host or 1):
@@ -128,45 +113,42 @@ def _plans(problem: Problem, start: Start, *, seed: int) -> Iterator[IntArray]:
     if model is None or counts is None or model.scale <= 0:
         return
     steps = min(MOST_PLAN_STEPS, PLAN_STEPS_PER_DOMAIN * len(model.capacity))
-    for run, (hot, cold) in enumerate(PLAN_TEMPERATURES):
-        annealing = PlanAnnealing(
-            model, counts, hot=hot * model.scale, cold=cold * model.scale, num_steps=steps, seed=seed + run
-        )
-        while not annealing.is_done:
-            annealing.run_slice(SLICE)
-        laid = [
-            honour_pins(problem, x, start.offered) for x in realise(problem, slots, model.to_counts(annealing.best))
-        ]
-        if laid:
-            yield min(laid, key=lambda x: evaluate(problem, x).objective)
+    hot, cold = (temperature * model.scale for temperature in temperatures)
+    annealing = PlanAnnealing(model, counts, hot=hot, cold=cold, num_steps=steps, seed=seed)
+    while not annealing.is_done:
+        annealing.run_slice(PLAN_SLICE)
+        clock.spend(PLAN_STEP_S * PLAN_SLICE)
+        yield None
+    laid = []
+    for rank2slot in realise(problem, slots, model.to_counts(annealing.best)):
+        laid.append(honour_pins(problem, rank2slot, start.offered))
+        clock.spend(LAYING_S_PER_RANK * problem.world_size + evaluation_s(problem))
+    if laid:
+        yield min(laid, key=lambda x: evaluate(problem, x).objective)
 
 
 def _improve(
-    problem: Problem, track: _Track, rank2slot: IntArray, *, warmth: int, seed: int
+    problem: Problem, start: Start, rank2slot: IntArray, clock: WorkClock, *, warmth: int, seed: int
 ) -> Iterator[IntArray | None]:
-    """Anneal from a placement, whole hosts first; yield whatever beats the track. See `_anneal` for ``warmth``."""
-    for relabelled in relabel(problem, rank2slot, seed=seed):
+    """Anneal from a placement, whole hosts first; see `_anneal` for ``warmth``."""
+    for relabelled in relabel(problem, rank2slot, clock=clock, seed=seed):
         if evaluate(problem, relabelled).objective < evaluate(problem, rank2slot).objective:
             rank2slot = relabelled
-    if track.take(problem, rank2slot):
-        yield rank2slot
-    for unit_size in _unit_sizes(problem, track.start):
-        offered = track.start.offered
-        per_host = track.start.ranks_per_host
+    yield rank2slot
+    for unit_size in _unit_sizes(problem, start):
+        offered = start.offered
+        per_host = start.ranks_per_host
         if per_host is not None and unit_size < per_host:
             used = set(problem.slot2host[rank2slot].tolist())  # hosts stay full or empty: only those in use take part
             offered = [slots if h in used else slots[:0] for h, slots in enumerate(offered)]
         spans = unit_size > max(len(slots) for slots in offered)
         layout = build_layout(problem, rank2slot, offered, unit_size=unit_size, spans_hosts=spans)
+        clock.spend(LAYOUT_S_PER_RANK * problem.world_size)
         if layout is None or len(layout.unit2ranks) < 2:
             continue
-        for found in _anneal(problem, layout, warmth=warmth, seed=seed):
-            if found is not None:
-                rank2slot = found
-                if track.take(problem, found):
-                    yield found
-                    continue
-            yield None
+        for found in _anneal(problem, layout, clock, warmth=warmth, seed=seed):
+            rank2slot = rank2slot if found is None else found
+            yield found
 
 
 def _unit_sizes(problem: Problem, start: Start) -> list[int]:
@@ -182,7 +164,7 @@ def _unit_sizes(problem: Problem, start: Start) -> list[int]:
     return sorted(sizes, reverse=True)
 
 
-def _anneal(problem: Problem, layout: Layout, *, warmth: int, seed: int) -> Iterator[IntArray | None]:
+def _anneal(problem: Problem, layout: Layout, clock: WorkClock, *, warmth: int, seed: int) -> Iterator[IntArray | None]:
     """One run from a layout; yields the best placement whenever it has improved.
 
     ``warmth`` 0 is the warmest start that the run has steps to cool down from, more is so many steps cooler.
@@ -197,8 +179,10 @@ def _anneal(problem: Problem, layout: Layout, *, warmth: int, seed: int) -> Iter
     hot = TEMPERATURES[max(0, affordable - 1 - warmth)]
     run = Annealing(graph, layout, hot=hot * scale, cold=COLD * scale, num_steps=steps, seed=seed)
     before = run.lowest
+    slice_s = SLICE * annealing_step_s(len(graph.neighbours) / num_units)
     while not run.is_done:
         run.run_slice(SLICE)
+        clock.spend(slice_s)
         if run.lowest < before:
             before = run.lowest
             yield layout.rank2slot(np.array(run.best))

@@ -36,11 +36,26 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class TracePoint:
+    """Where a solve stood when it had improved: seconds since its start by the wall clock, in which phase.
+
+    ``objective``: of the best placement so far, whatever its layout (None before the first); ``bound``: no placement
+    has less.
+    """
+
+    time_s: float
+    objective: float | None
+    bound: float
+    phase: str
+
+
+@dataclass(frozen=True)
 class Solution:
     """The answer: a placement, its cost, and how good it is proven to be.
 
     ``status`` is optimal when ``lower_bound`` meets the objective within 1e-9. ``default_sorted`` is the framework's
     default order on topology-sorted hosts, ``best_axis_order`` the best of all axis orders; both are in ``baselines``.
+    ``trace``: every improvement of the placement or of the bound.
     """
 
     rank2slot: IntArray
@@ -51,6 +66,7 @@ class Solution:
     baselines: tuple[Baseline, ...]
     default_sorted: Baseline
     best_axis_order: Baseline
+    trace: tuple[TracePoint, ...]
 
     @property
     def gap(self) -> float:

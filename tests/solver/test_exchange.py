@@ -9,6 +9,7 @@ import pytest
 from placer.problem import evaluate, violations
 from placer.solver.construct import lay, pools_of, score
 from placer.solver.exchange import exchange_ranks
+from placer.solver.stop import WorkClock
 from placer.workload.mesh import Mesh
 
 
@@ -16,7 +17,9 @@ def run(problem, seed=0):
     """Start, and all that the exchanges find from it."""
     pool = pools_of(problem)[0]
     start = lay(np.arange(problem.world_size, dtype=np.int32), pool.by_name)
-    return start, [x for x in exchange_ranks(problem, start, pool.offered, seed=seed) if x is not None]
+    return start, [
+        x for x in exchange_ranks(problem, start, pool.offered, clock=WorkClock(), seed=seed) if x is not None
+    ]
 
 
 @pytest.mark.parametrize("seed", [43, 109])

@@ -28,8 +28,7 @@ def annealing(graph, layout, *, steps=20_000, seed=0, hot=0.5, cold=0.005):
 
 
 def cost(graph, layout, unit2position) -> float:
-    edges = (graph.starts, graph.neighbours, graph.traffic, graph.profile, graph.cost, layout.position2domain)
-    return _cost(*edges, unit2position)
+    return _cost(graph, layout.position2domain, unit2position)
 
 
 @pytest.fixture(scope="module")

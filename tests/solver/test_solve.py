@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from placer.errors import InfeasibleError, LimitReachedError
 from placer.problem import Constraints, evaluate, layout_class, ranks_by_host, spare_hosts, violations
 from placer.solver import Progress, compute_baselines, prove_bound, solve
+from placer.solver.worker import Worker
 from placer.workload.mesh import Mesh
 
 
@@ -177,6 +179,25 @@ def test_a_search_that_fails_is_reported_and_the_answer_is_what_came_before(monk
     assert any("ended early" in phase for phase in phases)
 
 
+def test_one_search_process_that_fails_leaves_the_work_to_the_other(monkeypatch):
+    start = Worker._start
+
+    def start_all_but_the_first(worker):
+        if worker._number:
+            return start(worker)
+        worker._process = subprocess.Popen(["false"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return worker._process
+
+    monkeypatch.setattr(Worker, "_start", start_all_but_the_first)
+    problem = pools.tiny(88, rank_layout="any")
+    phases: list[str] = []
+    solution = solve(problem, time_limit_s=60, on_progress=lambda progress: phases.append(progress.phase))
+    check(problem, solution)
+    assert any("ended early" in phase for phase in phases)
+    least, _ = pools.exhaust(problem)
+    assert solution.evaluation.objective == pytest.approx(least)
+
+
 def test_no_time_still_gives_a_valid_placement():
     problem = pools.fragmented(Mesh(tp=4, dp=16, pp=4), 1)
     check(problem, solve(problem, time_limit_s=0))
@@ -199,6 +220,25 @@ def test_progress_never_gets_worse():
     assert bound == sorted(bound)
     assert all(progress.bound <= progress.best for progress in seen if progress.best is not None)
     assert all(a.elapsed_s <= b.elapsed_s for a, b in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_trace_tells_every_improvement_and_ends_with_the_answer(deterministic):
+    problem = pools.fragmented(Mesh(tp=4, dp=16, pp=4), 1, rank_layout="any")
+    seen: list[Progress] = []
+    solution = solve(problem, time_limit_s=4, deterministic=deterministic, on_progress=seen.append)
+    check(problem, solution)
+    trace = solution.trace
+    assert trace[-1].objective == solution.evaluation.objective
+    assert trace[-1].bound == solution.lower_bound
+    for before, after in itertools.pairwise(trace):
+        assert before.time_s <= after.time_s
+        assert before.bound <= after.bound
+        assert before.objective is None or after.objective <= before.objective
+        assert (before.objective, before.bound) != (after.objective, after.bound)
+    reported = {(progress.best, progress.bound, progress.phase) for progress in seen}
+    assert {(point.objective, point.bound, point.phase) for point in trace} <= reported
+    assert {point.phase for point in trace} <= {"baselines", "bands", "bound", "count model", "search"}
 
 
 def test_consecutive_ranks_are_kept_when_they_cost_little_and_only_then():

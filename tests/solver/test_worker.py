@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
 import signal
 import time
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 
 from placer.problem import evaluate, violations
 from placer.solver.construct import lay, pools_of
-from placer.solver.search import Start, search
-from placer.solver.worker import Worker
+from placer.solver.schedule import Start, Task
+from placer.solver.search import Finding, search
+from placer.solver.worker import Failure, Worker
 from placer.workload.mesh import Mesh
 
 PATIENCE_S = 60
@@ -35,15 +37,22 @@ MESH = Mesh(tp=2, dp=5, pp=2)
 SMALL = pools.on_hosts(MESH, pools.families_of(MESH, pools.DENSE), [4] * 7, [range(7), LEAVES], (0, 16, 32))
 
 
-def collect(worker) -> list:
-    """All that the worker finds until it is done."""
-    found, until = [], time.monotonic() + PATIENCE_S
-    while not worker.is_done:
-        assert time.monotonic() < until, "the worker hangs"
-        placement = worker.poll(0.05)
-        if placement is not None:
-            found.append(placement)
-    return found
+def task_of(start, seed=0):
+    """The first task of a search from a start alone."""
+    return Task(0, 0, start, seed)
+
+
+def placements(problem, task) -> list:
+    """All that a task finds."""
+    return [found.rank2slot for found in search(problem, task) if found.rank2slot is not None]
+
+
+def collect(inbox) -> list:
+    """All that a worker has to say about one task: what it found, then None or its failure."""
+    said: list = []
+    while not said or isinstance(said[-1], Finding):
+        said.append(inbox.get(timeout=PATIENCE_S)[1])
+    return said
 
 
 def is_running(pid: int) -> bool:
@@ -58,15 +67,20 @@ def is_running(pid: int) -> bool:
 def test_search_yields_valid_placements_each_better_than_the_last(hosts_only):
     start = start_of(SMALL, hosts_only=hosts_only, seed=1)
     objectives = [evaluate(SMALL, start.rank2slot).objective]
-    for found in search(SMALL, [start], seed=0):
-        if found is not None:
-            assert violations(SMALL, found) == []
-            objectives.append(evaluate(SMALL, found).objective)
-            if hosts_only:
-                hosts = SMALL.slot2host[found].reshape(-1, 4)
-                assert (hosts == hosts[:, :1]).all()
+    for found in placements(SMALL, task_of(start)):
+        assert violations(SMALL, found) == []
+        objectives.append(evaluate(SMALL, found).objective)
+        if hosts_only:
+            hosts = SMALL.slot2host[found].reshape(-1, 4)
+            assert (hosts == hosts[:, :1]).all()
     assert len(objectives) > 1
     assert all(after < before for before, after in itertools.pairwise(objectives))
+
+
+def test_search_says_how_far_it_is():
+    reached = [found.work_s for found in search(SMALL, task_of(start_of(SMALL, seed=1)))]
+    assert reached == sorted(reached)
+    assert reached[0] > 0
 
 
 def test_search_keeps_pinned_ranks_on_their_hosts():
@@ -80,65 +94,93 @@ def test_search_keeps_pinned_ranks_on_their_hosts():
     rank2slot[16:24], rank2slot[24:] = np.arange(8), np.arange(8, 16)
     start = Start(rank2slot, pools_of(problem)[0].offered, 8, False)
     assert violations(problem, rank2slot) == []
-    for found in search(problem, [start], seed=0):
-        assert found is None or violations(problem, found) == []
+    for found in placements(problem, task_of(start)):
+        assert violations(problem, found) == []
 
 
-def test_search_gives_the_same_placements_for_the_same_seed():
-    runs = [[x.tolist() for x in search(SMALL, [start_of(SMALL, seed=1)], seed=4) if x is not None] for _ in range(2)]
+def test_a_task_finds_the_same_every_time():
+    task = task_of(start_of(SMALL, seed=1), seed=4)
+    runs = [[(x.work_s, x.rank2slot is None or x.rank2slot.tolist()) for x in search(SMALL, task)] for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_search_of_a_job_without_traffic_finds_nothing():
     problem = pools.on_hosts(Mesh(dp=8), (), [4] * 3, [range(3)], (0, 1))
-    assert [x for x in search(problem, [start_of(problem)], seed=0) if x is not None] == []
+    assert placements(problem, task_of(start_of(problem))) == []
 
 
-def test_a_worker_finds_what_the_search_finds():
-    start = start_of(SMALL, seed=1)
-    wanted = [x.tolist() for x in search(SMALL, [start], seed=4) if x is not None]
-    with Worker() as worker:
-        worker.begin(SMALL, [start], seed=4)
-        found = [x.tolist() for x in collect(worker)]
-        assert worker.failure == ""
-    assert found == wanted
+def test_a_worker_finds_what_the_search_finds_task_after_task():
+    tasks = [task_of(start_of(SMALL, seed=1), seed) for seed in (4, 5)]
+    inbox = queue.SimpleQueue()
+    with Worker(inbox, 7) as worker:
+        worker.begin(SMALL)
+        for task in tasks:
+            worker.give(task)
+            *found, end = collect(inbox)
+            assert end is None
+            assert [x.work_s for x in found] == [x.work_s for x in search(SMALL, task)]
+            wanted = [x.tolist() for x in placements(SMALL, task)]
+            assert [x.rank2slot.tolist() for x in found if x.rank2slot is not None] == wanted
 
 
 LARGE = pools.clean(Mesh(tp=8, dp=32, pp=16), (8, 16, 8, 4))
 
 
+def wait_for_process(worker):
+    """The process that a worker has started."""
+    until = time.monotonic() + PATIENCE_S
+    while worker._process is None:
+        assert time.monotonic() < until, "the worker never starts"
+        time.sleep(0.01)
+    return worker._process
+
+
 def test_a_killed_worker_is_reported_and_does_not_hang():
-    with Worker() as worker:
-        worker.begin(LARGE, [start_of(LARGE)], seed=0)
-        os.kill(worker._process.pid, signal.SIGKILL)
-        collect(worker)
-        assert "ended early" in worker.failure
-    assert worker.poll(0.0) is None
+    inbox = queue.SimpleQueue()
+    with Worker(inbox) as worker:
+        worker.begin(LARGE)
+        worker.give(task_of(start_of(LARGE)))
+        os.kill(wait_for_process(worker).pid, signal.SIGKILL)
+        failure = collect(inbox)[-1]
+        assert isinstance(failure, Failure)
+        assert "ended early" in failure.reason
 
 
 def test_a_worker_that_fails_is_reported_with_its_last_words():
     broken = Start(np.zeros(3, dtype=np.int32), [], None, False)
-    with Worker() as worker:
-        worker.begin(SMALL, [broken], seed=0)
-        assert collect(worker) == []
-        assert "Error" in worker.failure
+    inbox = queue.SimpleQueue()
+    with Worker(inbox) as worker:
+        worker.begin(SMALL)
+        worker.give(task_of(broken))
+        (failure,) = collect(inbox)
+        assert "Error" in failure.reason
 
 
 def test_leaving_the_context_ends_the_process():
-    with Worker() as worker:
-        worker.begin(LARGE, [start_of(LARGE)], seed=0)
-        assert is_running(worker._process.pid)
-        worker.poll(0.01)
-    assert worker._process.returncode is not None
-    assert not is_running(worker._process.pid)
+    with Worker(queue.SimpleQueue()) as worker:
+        worker.begin(LARGE)
+        worker.give(task_of(start_of(LARGE)))
+        process = wait_for_process(worker)
+        assert is_running(process.pid)
+    assert process.returncode is not None
+    assert not is_running(process.pid)
+
+
+def test_a_worker_starts_when_the_one_before_it_is_ready_or_has_failed(monkeypatch):
+    inbox = queue.SimpleQueue()
+    with Worker(inbox, 0) as first, Worker(inbox, 1, after=first) as second:
+        wait_for_process(second)
+        assert first._is_ready.is_set()
+    monkeypatch.setattr("placer.solver.worker.sys.executable", "false")
+    with Worker(inbox, 0) as first, Worker(inbox, 1, after=first):
+        assert {inbox.get(timeout=PATIENCE_S)[0] for _ in range(2)} == {0, 1}
 
 
 def test_the_worker_never_imports_from_the_working_directory(tmp_path: Path, monkeypatch):
     (tmp_path / "numpy.py").write_text("raise SystemExit('a stranger')")
     monkeypatch.chdir(tmp_path)
-    with Worker() as worker:
-        worker.begin(SMALL, [start_of(SMALL, seed=1)], seed=0)
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until and not worker.is_done and worker.poll(0.05) is None:
-            pass
-        assert worker.failure == ""
+    inbox = queue.SimpleQueue()
+    with Worker(inbox) as worker:
+        worker.begin(SMALL)
+        worker.give(task_of(start_of(SMALL, seed=1)))
+        assert collect(inbox)[-1] is None

@@ -4,9 +4,13 @@ With weights that never fall outwards the objective is a sum over tier boundarie
 cross it), and the bytes across a tier's boundaries are at least the sum of what every domain's set of ranks pays:
 
 1. `stage_cost` h(n): what n ranks of one stage pay, 2. `subset_cost` g(s; π): what s ranks of the job pay under
-stage prices, 3. `tier_bound` B: tiers one by one, 4. `tree_bound` D and D*: all tiers with sizes that agree.
+stage prices, 3. `tier_bound` B: tiers one by one, 4. `tree_bound` D and D*: all tiers with sizes that agree,
+5. `pattern_model`: the best of all stage patterns that a placement better than a target may have, by CP-SAT.
 
-Each step is a valid bound and none is below the one before; a caller sees them as they come.
+Each step is a valid bound and none is below the one before; a caller sees them as they come. The last one climbs from
+target to target, starting just above D*: few patterns are left there, and when CP-SAT finds no choice of them the
+target is the new bound. When it finds one, that is the least that counts of ranks can reach, and a caller may lay
+ranks by these counts.
 """
 
 from __future__ import annotations
@@ -16,21 +20,40 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from placer.problem import Problem
+from placer.solver.bound.fragments import (
+    CompositionCost,
+    Fragments,
+    Patterns,
+    list_assemblies,
+    read_compositions,
+    split_patterns,
+)
 from placer.solver.bound.instance import DomainTree, build_trees, read_stages
 from placer.solver.bound.knapsack import ROUNDING, DeadlineReachedError
+from placer.solver.bound.pattern_model import PatternModel, StageCounts, price_patterns
 from placer.solver.bound.stage_cost import compute_stage_cost
 from placer.solver.bound.subset_cost import JobCost, SubsetCost
 from placer.solver.bound.tier_bound import TierBound
 from placer.solver.bound.tree_bound import TreeBound
 from placer.solver.stop import Deadline
 
-__all__ = ["Bound", "lower_bound"]
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+__all__ = ["Bound", "StageCounts", "lower_bound"]
 
 SAFETY = 5e-10
 """Share of a bound given up for rounding; less than the 1e-9 within which an objective counts as proven."""
 PROOF_TOLERANCE = 1e-9
+MOST_PATTERNS = 6_000
+"""Patterns of all classes together that CP-SAT is given: it decides some thousands in seconds."""
+FIRST_STRIDE, LARGEST_STRIDE = 0.005, 0.02
+"""How far the first target is above the bound, relative to it; each later one is twice as far, up to the second."""
+PATTERN_EFFORT = 10.0
+"""Deterministic time of CP-SAT for one target: some seconds by the clock for each."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +68,22 @@ def lower_bound(
     problem: Problem,
     *,
     deadline: Deadline,
-    target: float | None = None,
-    on_improve: Callable[[float], None] | None = None,
+    known: Callable[[], float] = lambda: np.inf,
+    on_improve: Callable[[Bound], None] | None = None,
+    on_counts: Callable[[StageCounts], None] | None = None,
+    seed: int = 0,
 ) -> Bound:
     """Bound the objective of every valid placement from below, cheap bounds first.
 
-    ``target``: the objective of a known placement; the search stops once the bound proves it (within 1e-9).
-    ``on_improve`` sees every better value. Returns within a fraction of a second of the deadline with the best value.
+    ``known``: the objective of the best placement known now; the search stops once the bound proves it (within 1e-9).
+    ``on_improve`` sees every better bound; ``on_counts`` sees the cheapest counts of ranks of each stage that the
+    finest domains can hold, where they were found. Returns within a fraction of a second of the deadline with the best
+    value.
     A weight that falls outwards leaves nothing to claim (0).
     """
     if problem.num_tiers and np.any(problem.weight_steps < 0):
         return Bound(0.0, "no claim: a weight falls outwards")
-    search = _Search(problem, deadline, target, on_improve)
+    search = _Search(problem, deadline, known, on_improve, on_counts, seed)
     with suppress(DeadlineReachedError):
         search.run()
     return search.bound
@@ -66,17 +93,27 @@ class _Search:
     """The bounds of all choices of ranks per host; the least of them holds, so it is the one to raise next."""
 
     def __init__(
-        self, problem: Problem, deadline: Deadline, target: float | None, on_improve: Callable[[float], None] | None
+        self,
+        problem: Problem,
+        deadline: Deadline,
+        known: Callable[[], float],
+        on_improve: Callable[[Bound], None] | None,
+        on_counts: Callable[[StageCounts], None] | None,
+        seed: int,
     ) -> None:
         self._problem = problem
+        self._on_counts = on_counts
+        self._seed = seed
         self._deadline = deadline
-        self._goal = np.inf if target is None else target * (1 - PROOF_TOLERANCE)
+        self._known = known
+        self._goal = np.inf
         self._on_improve = on_improve
         self._choices: list[_Choice] = []
         self.bound = Bound(problem.fixed_cost * (1 - SAFETY), "bytes times the least weight")
 
     def run(self) -> None:
         stages = read_stages(self._problem)
+        self._look_up()
         if stages.is_free or self._is_done:
             return
         trees = build_trees(self._problem)
@@ -85,13 +122,20 @@ class _Search:
         cost = JobCost(compute_stage_cost(stages), stages.mesh.pp, stages.chain_share, stages.closing_share)
         if not (cost.stage_cost.any() or cost.chain or cost.closing):
             return
-        self._choices = [_Choice(tree, cost, self._problem.world_size) for tree in trees]
+        rows = read_compositions(stages)
+        self._choices = [_Choice(self._problem, tree, cost, rows, seed=self._seed) for tree in trees]
         while not self._is_done:
             weakest = min(self._choices, key=lambda choice: choice.value)
             if weakest.is_finished:
                 return
             goal = (self._goal / (1 - SAFETY) - self._problem.fixed_cost) if np.isfinite(self._goal) else np.inf
-            weakest.advance(self._deadline, goal, self._report)
+            counts = weakest.advance(self._deadline, goal, self._report)
+            if counts is not None and self._on_counts is not None:
+                self._on_counts(counts)
+            self._look_up()
+
+    def _look_up(self) -> None:
+        self._goal = self._known() * (1 - PROOF_TOLERANCE)
 
     @property
     def _is_done(self) -> bool:
@@ -103,29 +147,41 @@ class _Search:
         if value > self.bound.value:
             self.bound = Bound(value, weakest.method)
             if self._on_improve is not None:
-                self._on_improve(value)
+                self._on_improve(self.bound)
 
 
 class _Choice:
-    """The bounds for one number of ranks per host: first B, then D, then D*."""
+    """The bounds for one number of ranks per host: first B, then D and D*, then patterns."""
 
-    def __init__(self, tree: DomainTree, cost: JobCost, world_size: int) -> None:
+    def __init__(
+        self, problem: Problem, tree: DomainTree, cost: JobCost, compositions: CompositionCost | None, *, seed: int
+    ) -> None:
+        self._problem = problem
         self._tree = tree
         self._cost = cost
-        self._world_size = world_size
+        self._compositions = compositions
+        self._seed = seed
         largest = float(cost.stage_cost.max()) + (cost.chain + cost.closing) * (len(cost.stage_cost) - 1)
         self._noise = 10 * ROUNDING * sum(tree.steps.values()) * largest
         self._tier_bounds: dict[int, TierBound] = {}
+        self._tree_bound: TreeBound | None = None
+        self._stride = 0.0
         self.value = 0.0
         self.method = ""
         self.is_finished = False
 
-    def advance(self, deadline: Deadline, goal: float, report: Callable[[], None]) -> None:
-        """Take the next step: prices for the tiers one by one, or for the tree."""
+    def advance(self, deadline: Deadline, goal: float, report: Callable[[], None]) -> StageCounts | None:
+        """Take the next step: prices for the tiers one by one, for the tree, or patterns below the next target.
+
+        Returns the counts of the best patterns once they are known.
+        """
         if not self._tier_bounds:
             self._bound_tiers(deadline, report)
+        elif self._tree_bound is None:
+            self._tree_bound = self._bound_tree(deadline, goal, report)
         else:
-            self._bound_tree(deadline, goal, report)
+            return self._bound_patterns(self._tree_bound, deadline, goal, report)
+        return None
 
     def _raise(self, value: float, name: str, report: Callable[[], None]) -> None:
         value -= self._noise
@@ -139,16 +195,17 @@ class _Choice:
 
     def _bound_tiers(self, deadline: Deadline, report: Callable[[], None]) -> None:
         for t in self._tree.tiers:
-            largest = min(max(self._tree.tier_sizes[t]), self._world_size)
+            largest = min(max(self._tree.tier_sizes[t]), self._problem.world_size)
             self._tier_bounds[t] = TierBound(self._tree, t, SubsetCost(self._cost, largest, deadline))
         for bound in self._tier_bounds.values():
             bound.improve(deadline)
             total = sum(self._tree.steps[t] * found.value for t, found in self._tier_bounds.items())
             self._raise(total, "stage prices on each of {} (B)", report)
 
-    def _bound_tree(self, deadline: Deadline, goal: float, report: Callable[[], None]) -> None:
+    def _bound_tree(self, deadline: Deadline, goal: float, report: Callable[[], None]) -> TreeBound:
         bounds = self._tier_bounds
-        tree_bound = TreeBound(self._tree, self._cost, {t: b.subsets for t, b in bounds.items()}, self._world_size)
+        subsets = {t: bound.subsets for t, bound in bounds.items()}
+        tree_bound = TreeBound(self._tree, self._cost, subsets, self._problem.world_size)
 
         names = iter(["tree knapsack over {} (D)"])
 
@@ -158,4 +215,48 @@ class _Choice:
         prices = {t: bound.prices for t, bound in bounds.items()}
         units = {t: bound.price_unit for t, bound in bounds.items()}
         tree_bound.improve(prices, units, deadline, goal=goal, on_improve=on_improve)
-        self.is_finished = True
+        return tree_bound
+
+    def _bound_patterns(
+        self, tree_bound: TreeBound, deadline: Deadline, goal: float, report: Callable[[], None]
+    ) -> StageCounts | None:
+        """Decide by CP-SAT whether patterns below the next target can make a placement, and the best that they make."""
+        rest = goal - self.value
+        self._stride = min(max(self._stride, FIRST_STRIDE * self.value), LARGEST_STRIDE * self.value, rest)
+        target = self.value + self._stride + 2 * self._noise
+        listed = tree_bound.patterns(target, most=MOST_PATTERNS, deadline=deadline)
+        if listed is None:
+            self._stride /= 4
+            self.is_finished = self._stride < FIRST_STRIDE * self.value
+            return None
+        patterns, assemblies = self._look_at_rows(listed)
+        model = PatternModel(self._problem, self._tree, self._cost, patterns, assemblies, least=self.value, most=target)
+        answer = model.solve(deadline=deadline, effort=PATTERN_EFFORT, seed=self._seed)
+        value = min(answer.bound, target) * (1 - PROOF_TOLERANCE / 4)
+        self._raise(value, "patterns of stages over {} (CP-SAT)", report)
+        self.is_finished = bool(np.isfinite(answer.bound)) or self._stride >= rest
+        self._stride *= 2
+        return answer.counts
+
+    def _look_at_rows(
+        self, listed: dict[int, tuple[IntArray, FloatArray]]
+    ) -> tuple[dict[int, Patterns], dict[int, list[Fragments]]]:
+        """Patterns with their costs, and on tiers where fragments can be listed with these and ways to join them."""
+        patterns = {i: Patterns(counts, price_patterns(self._cost, counts)) for i, (counts, _) in listed.items()}
+        assemblies: dict[int, list[Fragments]] = {}
+        compositions = self._compositions
+        if compositions is None:
+            return patterns, assemblies
+        for tier in self._tree.tiers:
+            split: dict[int, Patterns | None] = {}
+            for index in set(self._tree.classes[tier].tolist()) & set(listed):
+                room, h = listed[index][1], self._cost.stage_cost
+                split[index] = split_patterns(patterns[index], room, h, compositions, most=2 * MOST_PATTERNS)
+            sizes: set[int] = set()
+            for found in split.values():
+                for stages in () if found is None else found.fragments or ():
+                    sizes.update(*stages)
+            if None not in split.values():
+                patterns |= {index: found for index, found in split.items() if found is not None}
+                assemblies[tier] = list_assemblies(sizes, compositions.row_size)
+        return patterns, assemblies

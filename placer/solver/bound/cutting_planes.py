@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from ortools.linear_solver import pywraplp
 
 from placer.solver.bound.knapsack import check_deadline
 from placer.solver.stop import Deadline
+from placer.solver.work import linear_program_s
 
 FloatArray = npt.NDArray[np.float64]
 LEAST_RADIUS, LARGEST_RADIUS = 1e-6, 1e3
@@ -59,7 +61,9 @@ class _Model:
     def maximise(self, center: FloatArray, radius: float, deadline: Deadline) -> tuple[FloatArray, float] | None:
         for variable, value in zip(self._x, center.tolist(), strict=True):
             variable.SetBounds(value - radius, value + radius)
-        self._solver.SetTimeLimit(max(1, int(1000 * deadline.remaining_s)))
+        if isfinite(deadline.remaining_wall_s):
+            self._solver.SetTimeLimit(max(1, int(1000 * deadline.remaining_wall_s)))
+        deadline.spend(linear_program_s(self._solver.NumConstraints(), len(self._x) + len(self._v)))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
         return np.array([variable.solution_value() for variable in self._x]), self._solver.Objective().Value()

@@ -157,6 +157,7 @@ class DomainTree:
     - ``tier_sizes``: per such tier, {capacity in ranks: number of domains}
     - ``tier_units``: per such tier, what the size of every domain is a multiple of
     - ``slack``: free ranks that stay empty, in the root's units
+    - ``classes``: per such tier, the index in ``subtrees`` of every domain
     """
 
     subtrees: tuple[Subtree, ...]
@@ -165,6 +166,7 @@ class DomainTree:
     tier_sizes: dict[int, dict[int, int]]
     tier_units: dict[int, int]
     slack: int
+    classes: dict[int, IntArray]
     ranks_per_host: int | None = None
 
 
@@ -208,6 +210,7 @@ def _build_tree(problem: Problem, ranks_per_host: int | None) -> DomainTree | No
     index: dict[Subtree, int] = {}
     tier_sizes: dict[int, dict[int, int]] = {}
     tier_units: dict[int, int] = {}
+    tier_classes: dict[int, IntArray] = {}
     below: IntArray | None = None
     below_class: list[int] = []
     for position, (labels, key) in enumerate(zip(levels, keys, strict=True)):
@@ -245,10 +248,11 @@ def _build_tree(problem: Problem, ranks_per_host: int | None) -> DomainTree | No
             sizes = Counter(min(subtrees[c].capacity * unit, world_size) for c in classes)
             tier_sizes[key] = {size: count for size, count in sorted(sizes.items()) if size}
             tier_units[key] = unit
+            tier_classes[key] = np.array(classes, dtype=np.int32)
         below, below_class = labels, classes
     root = subtrees[-1]
     slack = root.capacity - world_size // root.unit
     if slack < 0:
         return None
     steps = {t: float(problem.weight_steps[t]) for t in tiers}
-    return DomainTree(tuple(subtrees), tuple(tiers), steps, tier_sizes, tier_units, slack, ranks_per_host)
+    return DomainTree(tuple(subtrees), tuple(tiers), steps, tier_sizes, tier_units, slack, tier_classes, ranks_per_host)

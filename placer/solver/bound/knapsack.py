@@ -18,6 +18,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from placer.solver.stop import Deadline
+from placer.solver.work import convolution_s
 
 FloatArray = npt.NDArray[np.float64]
 POLL_EVERY = 256
@@ -75,6 +76,8 @@ def convolve(
     edge = np.full(len(a), np.inf)
     padded = np.concatenate([edge, b, edge])
     rows = max(1, BLOCK // len(b))
+    if deadline is not None:
+        deadline.spend(convolution_s(len(a) * len(b)))
     for start in range(0, len(a), rows):
         if start % POLL_EVERY < rows:
             check_deadline(deadline)

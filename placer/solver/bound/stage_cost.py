@@ -82,9 +82,7 @@ def bound_stage_cost(stages: Stages) -> FloatArray:
     expert_lane = cost_of_rows(pair, np.zeros_like(pair), mesh.edp, stages.cost("edp"))
     cost = _close(dense) + _close(cross_lanes(expert_lane, mesh.etp, etp_ring))
 
-    expert_row = at["edp"].astype(np.int64) * mesh.etp + at["etp"]
-    cp_line = (at["dp"].astype(np.int64)) * mesh.tp + at["tp"]
-    cp_in_rows = mesh.cp > 1 and _is_inside(cp_line, expert_row)
+    cp_in_rows = _is_cp_in_rows(stages)
     if mesh.etp == mesh.tp and np.array_equal(at["tp"], at["etp"]):
         tp_line = at["dp"].astype(np.int64) * mesh.cp + at["cp"]
         etp_line = at["edp"].astype(np.int64) * mesh.ep + at["ep"]
@@ -92,10 +90,9 @@ def bound_stage_cost(stages: Stages) -> FloatArray:
             extra = _fill_groups(stages, mesh.ep) if cp_in_rows else np.zeros(mesh.ep + 1)
             lane = cost_of_rows(pair, extra, mesh.edp, stages.cost("edp")) + _dense_lane(stages, with_cp=not cp_in_rows)
             cost = np.maximum(cost, _close(cross_lanes(lane, mesh.tp, tp_ring + etp_ring)))
-    elif mesh.etp == 1 and _is_inside(at["dp"].astype(np.int64) * mesh.cp + at["cp"], expert_row):
-        # whole tp groups in every row: a row pays for its own split tp (and cp) groups
-        row_lane = _fill_groups(stages, mesh.ep // mesh.tp) if cp_in_rows else np.zeros(mesh.ep // mesh.tp + 1)
-        rows = cost_of_rows(pair, cross_lanes(row_lane, mesh.tp, tp_ring), mesh.edp, stages.cost("edp"))
+    elif mesh.etp == 1 and _is_tp_in_rows(stages):  # a row pays for its own split tp (and cp) groups
+        pair_cost, group_cost = compute_row_cost(stages)
+        rows = cost_of_rows(pair_cost, group_cost, mesh.edp, stages.cost("edp"))
         lane = _dense_lane(stages, with_cp=not cp_in_rows)
         cost = np.maximum(cost, _close(rows + power(lane, mesh.tp)))
         partial = lane.copy()
@@ -104,6 +101,43 @@ def bound_stage_cost(stages: Stages) -> FloatArray:
         one_whole = expert_lane + cross_lanes(_dense_lane(stages, with_cp=True), mesh.tp, tp_ring, ends_only=True)
         cost = np.maximum(cost, _close(np.minimum(all_partial, one_whole)))
     return cost
+
+
+def compute_row_cost(stages: Stages) -> tuple[FloatArray, FloatArray]:
+    """What 0 … ep cells of one row (an expert group, etp = 1) pay: all-to-all, and the tp and cp groups they split.
+
+    Groups count where they lie inside rows; `compute_rest_cost` has the others.
+    """
+    mesh = stages.mesh
+    pair = stages.cost("ep", "pair") * _pairs(mesh.ep)
+    if not _is_tp_in_rows(stages):
+        return pair, np.zeros(mesh.ep + 1)
+    num_groups = mesh.ep // mesh.tp
+    row_lane = _fill_groups(stages, num_groups) if _is_cp_in_rows(stages) else np.zeros(num_groups + 1)
+    return pair, cross_lanes(row_lane, mesh.tp, stages.cost("tp"))
+
+
+def compute_rest_cost(stages: Stages) -> FloatArray:
+    """Least cost of n cells in the families that are no expert families and not in `compute_row_cost`, (R + 1,)."""
+    if not _is_tp_in_rows(stages):
+        return cross_lanes(_dense_lane(stages, with_cp=True), stages.mesh.tp, stages.cost("tp"))
+    return power(_dense_lane(stages, with_cp=not _is_cp_in_rows(stages)), stages.mesh.tp)
+
+
+def _expert_row(stages: Stages) -> npt.NDArray[np.int64]:
+    at = stages.cell_coordinates
+    return at["edp"].astype(np.int64) * stages.mesh.etp + at["etp"]
+
+
+def _is_tp_in_rows(stages: Stages) -> bool:
+    at = stages.cell_coordinates
+    return _is_inside(at["dp"].astype(np.int64) * stages.mesh.cp + at["cp"], _expert_row(stages))
+
+
+def _is_cp_in_rows(stages: Stages) -> bool:
+    at = stages.cell_coordinates
+    cp_line = at["dp"].astype(np.int64) * stages.mesh.tp + at["tp"]
+    return stages.mesh.cp > 1 and _is_inside(cp_line, _expert_row(stages))
 
 
 def _is_inside(fine: npt.NDArray[np.int64], coarse: npt.NDArray[np.int64]) -> bool:

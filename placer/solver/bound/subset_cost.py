@@ -29,10 +29,16 @@ from numpy.lib.stride_tricks import as_strided
 
 from placer.solver.bound.knapsack import check_deadline
 from placer.solver.stop import Deadline
+from placer.solver.work import subset_program_s
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 MAX_STATES = 1e6
 """States (stages × counts × sizes) of one program: some 15 ms and 8 MB. Larger domains go on a lattice."""
+LOSSLESS_FACTOR = 20.0
+LOSSLESS_MARGIN = 4.0
+"""A lattice is taken to lose nothing if a remainder costs so many times more than the chain edges that it may save
+(what it may earn by stage prices is of their order). It may then have `LOSSLESS_FACTOR` times more states."""
 NUM_INTERVALS = 8
 """Intervals for the first stage's count when there is a closing edge and single numbers would be too many."""
 
@@ -55,13 +61,26 @@ class SubsetPrices:
         self._program = program
         self._remainders = remainders
 
-    def counts(self, size: int) -> npt.NDArray[np.int64]:
+    def counts(self, size: int) -> IntArray:
         """Ranks of every stage (P,) in a cheapest set of that size."""
         if self._remainders is None:
             return self._program.counts(size)
         remainders = self._remainders
         coarse, rest = remainders.split(size, self._program.values)
         return self._program.counts(coarse) * remainders.lattice + remainders.counts(rest)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether values are g itself, not less; only then can `patterns` be listed."""
+        return self._remainders is None
+
+    def patterns(self, limits: FloatArray, *, most: int) -> tuple[IntArray, FloatArray] | None:
+        """All stage counts (K, P) whose price is at most ``limits[size]`` (U + 1,), and by how much less it is, (K,).
+
+        None if there are more than ``most``.
+        """
+        assert self.is_exact, "patterns of a domain that is priced on a lattice"
+        return self._program.patterns(limits, most=most)
 
 
 class SubsetCost:
@@ -120,24 +139,31 @@ class SubsetCost:
         return float((cost[at + rest] - cost[at]).min())
 
     def _choose_lattice(self, max_states: float) -> int:
-        """1 if affordable, else the divisor of a stage whose remainders cost most beyond the chain edges they save."""
+        """1 if affordable; else the coarsest divisor of a stage on which nothing is lost, for which more is affordable;
+        else the divisor whose remainders cost most beyond the chain edges they save.
+        """
         num_cells = len(self.job.stage_cost) - 1
-        affordable = [
-            q
+        states = {
+            q: self.job.num_stages * self._num_counts(q) * float(self._num_sizes(q))
             for q in range(1, num_cells + 1)
             if num_cells % q == 0
-            and self.job.num_stages * self._num_counts(q) * float(self._num_sizes(q)) <= max_states
-        ]
-        if not affordable:
-            return num_cells
-        if affordable[0] == 1:
+        }
+        if states[1] <= max_states:
             return 1
 
-        def worth(q: int) -> tuple[float, int]:
-            rests = [r for r in range(-((q - 1) // 2), q // 2 + 1) if r]
-            return min(self._extra_cost(r, q) - 2 * self.job.chain * abs(r) for r in rests), -q
+        saved = 2 * self.job.chain + (self.job.closing if self.job.num_stages > 2 else 0.0)
 
-        return max(affordable, key=worth)
+        def margin(q: int) -> float:
+            """Least cost of a remainder per rank, beyond the chain edges that it may save."""
+            rests = [r for r in range(-((q - 1) // 2), q // 2 + 1) if r]
+            return min(self._extra_cost(r, q) / abs(r) for r in rests) - saved
+
+        margins = {q: margin(q) for q, number in states.items() if number <= LOSSLESS_FACTOR * max_states and q > 1}
+        lossless = [q for q, value in margins.items() if value > LOSSLESS_MARGIN * saved]
+        if lossless:
+            return max(lossless)
+        affordable = [q for q in margins if states[q] <= max_states]
+        return max(affordable, key=lambda q: (margins[q], -q)) if affordable else num_cells
 
 
 def _first_stage_intervals(num_counts: int, number: int) -> list[tuple[int, int]]:
@@ -163,7 +189,8 @@ class _Program:
     ) -> None:
         num_counts = len(costs)
         counts = np.arange(num_counts)
-        self._chain = chain
+        self._chain, self._closing = chain, closing
+        self._costs, self._prices = costs, prices
         self._counts = counts
         first = np.full((len(intervals), num_counts, num_sizes), np.inf)
         for i, (low, high) in enumerate(intervals):
@@ -177,6 +204,8 @@ class _Program:
         near = buffer[:, :, :num_sizes]
         stride = buffer.strides
         shifted = as_strided(buffer, first.shape, (stride[0], stride[1] - stride[2], stride[2]))
+        if deadline is not None:
+            deadline.spend(subset_program_s(first.size * len(prices)))
         for price in prices[1:].tolist():
             check_deadline(deadline)
             table = self._tables[-1]
@@ -191,7 +220,7 @@ class _Program:
         self._last = self._tables[-1] + (closing * gap)[:, :, None] if closing else self._tables[-1]
         self.values: FloatArray = self._last.min(axis=(0, 1))
 
-    def counts(self, size: int) -> npt.NDArray[np.int64]:
+    def counts(self, size: int) -> IntArray:
         interval, n = np.unravel_index(int(np.argmin(self._last[:, :, size])), self._last.shape[:2])
         found = np.zeros(len(self._tables), dtype=np.int64)
         for p in range(len(self._tables) - 1, -1, -1):
@@ -201,6 +230,37 @@ class _Program:
                 before = self._tables[p - 1][interval, :, size] + self._chain * np.abs(self._counts - n)
                 n = np.argmin(before)
         return found
+
+    def patterns(self, limits: FloatArray, *, most: int) -> tuple[IntArray, FloatArray] | None:
+        """Counts from the last stage to the first, each kept while the cheapest way to go on stays in the limit."""
+        allowed = np.full(self._last.shape[2], -np.inf)
+        allowed[: len(limits)] = limits[: len(allowed)]
+        known = np.isfinite(allowed)
+        allowed[known] += 1e-12 * np.abs(allowed[known])  # rounding of prices
+        interval, last, left = np.nonzero(self._last <= allowed)
+        limit = allowed[left]
+        found = last[:, None]
+        left = left - last
+        paid = self._costs[last] - self._prices[-1] * last
+        closing = self._last[interval, last, left + last] - self._tables[-1][interval, last, left + last]
+        for p in range(len(self._tables) - 2, -1, -1):
+            parts = []
+            for n in self._counts.tolist():
+                before = np.full(len(left), np.inf)
+                fits = left >= n
+                before[fits] = self._tables[p][interval[fits], n, left[fits]]
+                step = self._chain * np.abs(found[:, 0] - n) + paid
+                parts.append((np.flatnonzero(before + step + closing <= limit), n, step))
+            if sum(len(kept) for kept, _, _ in parts) > most:
+                return None
+            chosen = np.concatenate([kept for kept, _, _ in parts])
+            counts = np.repeat([n for _, n, _ in parts], [len(kept) for kept, _, _ in parts])
+            paid = np.concatenate([step[kept] for kept, _, step in parts])
+            paid = paid + self._costs[counts] - self._prices[p] * counts
+            found = np.concatenate([counts[:, None], found[chosen]], axis=1)
+            left, interval, limit, closing = left[chosen] - counts, interval[chosen], limit[chosen], closing[chosen]
+        room = limit - paid - self._closing * np.abs(found[:, 0] - found[:, -1])
+        return found[room >= 0], room[room >= 0]
 
 
 class _Remainders:
@@ -252,7 +312,7 @@ class _Remainders:
         best = usable[np.argmin(coarse[coarse_size[usable]] + self._sums[-1][usable])]
         return int(coarse_size[best]), int(rests[best])
 
-    def counts(self, rest: int) -> npt.NDArray[np.int64]:
+    def counts(self, rest: int) -> IntArray:
         """Remainders of every stage that add up to ``rest`` at the least price."""
         found = np.zeros(len(self._own), dtype=np.int64)
         for p in range(len(self._own) - 1, 0, -1):

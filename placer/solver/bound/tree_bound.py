@@ -24,11 +24,12 @@ import numpy.typing as npt
 
 from placer.solver.bound.cutting_planes import Evaluation, fold, maximise, mirror
 from placer.solver.bound.instance import DomainTree
-from placer.solver.bound.knapsack import ROUNDING, SizeTable, Window
+from placer.solver.bound.knapsack import ROUNDING, SizeTable, Window, convolve, power
 from placer.solver.bound.subset_cost import JobCost, SubsetCost, SubsetPrices
 from placer.solver.stop import Deadline
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 Prices = dict[int, FloatArray]
 MAX_EVALUATIONS = 400
 FIRST_RADIUS = 0.05
@@ -129,6 +130,73 @@ class TreeBound:
                     wanted[owner[id(table)]][part] += times
         return used
 
+    def patterns(
+        self, target: float, *, most: int, deadline: Deadline | None = None
+    ) -> dict[int, tuple[IntArray, FloatArray]] | None:
+        """Stage counts (K, P) that a domain may hold in a placement which costs at most ``target``, by sub-tree class.
+
+        With each how much more its boundary might cost (K,), in bytes. With a domain's counts given, the rest costs at
+        least what the knapsack says; counts whose reduced cost exceeds what that leaves are in no such placement. None
+        if there are more than ``most`` of them, or a tier is priced on a lattice.
+        """
+        priced = {t: self._subsets[t].price(self.prices[t]) for t in self._tree.tiers}
+        if not all(found.is_exact for found in priced.values()):
+            return None
+        nodes = self._add_up(priced, deadline)
+        earned = sum(
+            step * self._stage_ranks * float(self.prices[t].sum() - ROUNDING * np.abs(self.prices[t]).sum())
+            for t, step in self._tree.steps.items()
+        )
+        outside = self._outside(nodes, deadline)
+        found: dict[int, tuple[IntArray, FloatArray]] = {}
+        for index, (subtree, node) in enumerate(zip(self._tree.subtrees, nodes, strict=True)):
+            if subtree.tier is None:
+                continue
+            inside = np.zeros(subtree.capacity + 1)
+            if node.below is not None:
+                inside = _from_zero(node.below, subtree.capacity)
+            limits = np.full(subtree.capacity * subtree.unit + 1, -np.inf)
+            limits[:: subtree.unit] = (target - earned - inside - outside[index]) / self._tree.steps[subtree.tier]
+            listed = priced[subtree.tier].patterns(limits, most=most)
+            if listed is None:
+                return None
+            found[index] = listed
+            most -= len(listed[0])
+        return found
+
+    def _outside(self, nodes: list[_Node], deadline: Deadline | None) -> list[FloatArray]:
+        """For every sub-tree class and size, what all outside of one such sub-tree pays at least; by knapsacks down
+        the tree: parent's boundary, what surrounds the parent, and the siblings.
+        """
+        subtrees = self._tree.subtrees
+        outside = [np.full(subtree.capacity + 1, np.inf) for subtree in subtrees]
+        outside[-1][self._world_size // subtrees[-1].unit] = 0.0
+        for index in range(len(subtrees) - 1, -1, -1):
+            subtree, node = subtrees[index], nodes[index]
+            if node.below is None:
+                continue
+            around = outside[index].copy()  # by the size of all children together
+            if subtree.picks is not None:
+                around = np.full(subtree.picks * subtree.capacity + 1, np.inf)
+                around[:: subtree.picks] = outside[index]
+            elif subtree.tier is not None:
+                total, below = _from_zero(node.total, subtree.capacity), _from_zero(node.below, subtree.capacity)
+                known = np.isfinite(total)
+                around[known] += total[known] - below[known]
+                around[~known] = np.inf
+            tables = {child: _from_zero(nodes[child].total, subtrees[child].capacity) for child, _ in subtree.children}
+            for child, count in subtree.children:
+                siblings = power(tables[child], count - 1) if count > 1 else np.zeros(1)
+                for other, number in subtree.children:
+                    if other != child:
+                        siblings = convolve(siblings, power(tables[other], number), deadline=deadline)
+                for size in range(subtrees[child].capacity + 1):
+                    width = min(len(siblings), len(around) - size)
+                    if width > 0:
+                        best = float((around[size : size + width] + siblings[:width]).min())
+                        outside[child][size] = min(outside[child][size], best)
+        return outside
+
     def improve(
         self,
         start: Prices,
@@ -180,6 +248,14 @@ class TreeBound:
             goal=goal / scale,
             on_value=keep,
         )
+
+
+def _from_zero(table: SizeTable, capacity: int) -> FloatArray:
+    """Costs of the sizes 0 … ``capacity``, infinite where the table has none."""
+    costs = np.full(capacity + 1, np.inf)
+    last = min(table.high, capacity)
+    costs[table.low : last + 1] = table.values[: last + 1 - table.low]
+    return costs
 
 
 def _read_back(table: SizeTable, size: int, number: int, owner: dict[int, int]) -> list[tuple[SizeTable, int, int]]:

@@ -23,6 +23,7 @@ from placer.solver.bound.stage_cost import compute_stage_cost
 from placer.solver.counts import Counts, count_ranks, whole_blocks
 
 LongArray = npt.NDArray[np.int64]
+NEAR = 0.6  # share of the moves between domains of one parent: they price one level only
 
 
 @dataclass(frozen=True)
@@ -96,27 +97,36 @@ def build_plan_model(problem: Problem, slots: IntArray, unit: int) -> PlanModel 
 
 
 @njit(cache=True)
-def _row_cost(counts, stage_cost, chain_cost):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    total = 0.0
-    for p in range(len(counts)):
-        total += stage_cost[counts[p]]
-        if p:
-            total += chain_cost * abs(counts[p] - counts[p - 1])
-    return total
+def _shift(row, p, amount, stage_cost, chain_cost):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """Add units of stage p to a domain's counts; what that costs."""
+    before = row[p]
+    after = before + amount
+    delta = stage_cost[after] - stage_cost[before]
+    if p > 0:
+        delta += chain_cost * (abs(after - row[p - 1]) - abs(before - row[p - 1]))
+    if p + 1 < len(row):
+        delta += chain_cost * (abs(after - row[p + 1]) - abs(before - row[p + 1]))
+    row[p] = after
+    return delta
 
 
 @njit(cache=True)
 def _anneal_plan(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    counts, held, row_cost, free, capacity, ancestor, stage_cost, chain_cost, best, state, num_steps, hot, cold, rng
+    held, free, ancestor, siblings, first, number, stage_cost, chain_cost, best, state, num_steps, hot, cold, rng
 ):
-    # counts (D, P); held (L, D, P) counts at every level; row_cost (L, D); state: current, lowest, step, steps
-    num_domains, num_stages = counts.shape
-    num_levels = ancestor.shape[0]
-    new = np.zeros((num_levels, 2))
+    # held (L, D, P) counts at every level, the finest first; siblings: domains, those of one parent together, of which
+    # number[d] from first[d] on share d's parent; state: current, lowest, step, steps
+    num_levels, num_domains = ancestor.shape
+    num_stages = held.shape[2]
+    counts = held[0]
     current, lowest = state[0], state[1]
     for step in range(num_steps):
         temperature = hot * (cold / hot) ** ((state[2] + step) / state[3])
-        a, b = int(rng.random() * num_domains), int(rng.random() * num_domains)
+        a = int(rng.random() * num_domains)
+        if rng.random() < NEAR:
+            b = siblings[first[a] + int(rng.random() * number[a])]
+        else:
+            b = int(rng.random() * num_domains)
         p = int(rng.random() * num_stages)
         if a == b or counts[a, p] == 0:
             continue
@@ -142,27 +152,15 @@ def _anneal_plan(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
             if x == y:
                 last = level
                 break
-            held[level, x, p] -= amount
-            held[level, y, p] += amount
+            per_stage, per_step = stage_cost[level], chain_cost[level]
+            delta += _shift(held[level, x], p, -amount, per_stage, per_step)
+            delta += _shift(held[level, y], p, amount, per_stage, per_step)
             if q >= 0:
-                held[level, x, q] += back
-                held[level, y, q] -= back
-            new[level, 0] = _row_cost(held[level, x], stage_cost[level], chain_cost[level])
-            new[level, 1] = _row_cost(held[level, y], stage_cost[level], chain_cost[level])
-            delta += new[level, 0] + new[level, 1] - row_cost[level, x] - row_cost[level, y]
+                delta += _shift(held[level, x], q, back, per_stage, per_step)
+                delta += _shift(held[level, y], q, -back, per_stage, per_step)
         if delta <= 0 or rng.random() < np.exp(-delta / temperature):
-            for level in range(last):
-                row_cost[level, ancestor[level, a]] = new[level, 0]
-                row_cost[level, ancestor[level, b]] = new[level, 1]
-            counts[a, p] -= amount
-            counts[b, p] += amount
-            free[a] += amount
-            free[b] -= amount
-            if q >= 0:
-                counts[a, q] += back
-                counts[b, q] -= back
-                free[a] -= back
-                free[b] += back
+            free[a] += amount - back
+            free[b] -= amount - back
             current += delta
             if current < lowest - 1e-9 * abs(lowest):
                 lowest = current
@@ -188,19 +186,20 @@ class PlanAnnealing:
         self._model = model
         num_levels = len(model.chain_cost)
         most = int(model.ancestor.max(initial=0)) + 1
-        self._counts = counts.astype(np.int64).copy()
         self._held = np.zeros((num_levels, most, model.num_stages), dtype=np.int64)
         for level in range(num_levels):
-            np.add.at(self._held[level], model.ancestor[level], self._counts)
-        self._row_cost = np.array(
-            [
-                [_row_cost(row, model.stage_cost[level], model.chain_cost[level]) for row in self._held[level]]
-                for level in range(num_levels)
-            ]
+            np.add.at(self._held[level], model.ancestor[level], counts)
+        chains = np.abs(np.diff(self._held, axis=2)).sum(axis=(1, 2))
+        start = float(
+            sum(model.stage_cost[level][self._held[level]].sum() for level in range(num_levels))
+            + model.chain_cost @ chains
         )
-        self._free = model.capacity - self._counts.sum(axis=1)
-        start = float(self._row_cost.sum())
-        self.best = self._counts.copy()
+        parent = model.ancestor[1] if num_levels > 1 else np.zeros_like(model.ancestor[0])
+        self._siblings = np.argsort(parent, kind="stable")
+        self._first = np.searchsorted(parent[self._siblings], parent)
+        self._number = np.bincount(parent)[parent]
+        self._free = model.capacity - counts.sum(axis=1)
+        self.best = counts.astype(np.int64).copy()
         self._state = np.array([start, start, 0.0, float(max(1, num_steps))])
         self._temperatures = (hot, cold)
         self._rng = np.random.default_rng(seed)
@@ -220,6 +219,6 @@ class PlanAnnealing:
         steps = int(min(num_steps, self._state[3] - self._state[2]))
         model = self._model
         _anneal_plan(
-            self._counts, self._held, self._row_cost, self._free, model.capacity, model.ancestor, model.stage_cost,
+            self._held, self._free, model.ancestor, self._siblings, self._first, self._number, model.stage_cost,
             model.chain_cost, self.best, self._state, steps, *self._temperatures, self._rng,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from placer.problem import IntArray, Problem, evaluate
 from placer.solver.construct import score
 
 MOST_RANKS_EXCHANGED = 32  # the evaluator prices every exchange: too slow for more
-PLANS = ((0.3, 0.02), (1.0, 0.02), (0.1, 0.01))  # first and last temperature of a plan, in typical plan costs
+PLANS = ((0.3, 0.003), (1.0, 0.003), (0.1, 0.003))  # first and last temperature of a plan, in typical plan costs
 ROUNDS = 3
 RUNS_PER_ROUND = 2
 FIRST_STAGES = 3  # of a track, up to its first round

@@ -28,9 +28,9 @@ from placer.solver.work import LAYING_S_PER_RANK, LAYOUT_S_PER_RANK, PLAN_STEP_S
 from placer.workload.mesh import Mesh
 
 SLICE = 100_000  # steps between two yields, some tenths of a second
-PLAN_SLICE = 1_000_000
-PLAN_STEPS_PER_DOMAIN = 40_000
-MOST_PLAN_STEPS = 20_000_000
+PLAN_SLICE = 3_000_000
+PLAN_STEPS_PER_DOMAIN = 800_000
+MOST_PLAN_STEPS = 150_000_000  # some 10 seconds
 TEMPERATURES = (0.02, 0.05, 0.1, 0.3, 1.0)  # first temperature of an annealing run, in typical edges
 COLD = 0.003
 STEPS_PER_PAIR = 60  # steps per pair of units that a run from temperature 1 needs to find back to what it had

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from placer.solver.search import Finding
 
 _LENGTH = struct.Struct("<Q")
+NICENESS = 10
 _DONE = None  # ends what a task finds; the first one says that the process is ready
 
 
@@ -86,6 +87,7 @@ class Worker:
         self._orders.put(task)
 
     def _start(self) -> subprocess.Popen[bytes] | None:
+        niceness = NICENESS if self._number else 0  # where cores are few, the bound and the first worker come first
         environment = dict(os.environ)
         root = str(Path(__file__).resolve().parents[2])
         environment.setdefault("NUMBA_OPT", "1")  # compiles in half the time, and runs no slower
@@ -94,7 +96,7 @@ class Worker:
             if not self._is_closed:
                 self._process = subprocess.Popen(
                     # -P: never import from the working directory; not -m, as the package itself imports this module
-                    [sys.executable, "-P", "-c", "from placer.solver.worker import main; main()"],
+                    [sys.executable, "-P", "-c", f"from placer.solver.worker import main; main({niceness})"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._log,
@@ -156,8 +158,9 @@ class Worker:
                     stream.close()
 
 
-def main() -> None:
+def main(niceness: int) -> None:
     """Work on what standard input describes; what is found goes to standard output, None ends it."""
+    os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _work()

@@ -221,7 +221,7 @@ class _Choice:
         self, tree_bound: TreeBound, deadline: Deadline, goal: float, report: Callable[[], None]
     ) -> StageCounts | None:
         """Decide by CP-SAT whether patterns below the next target can make a placement, and the best that they make."""
-        rest = goal - self.value
+        rest = goal * (1 + PROOF_TOLERANCE / 2) - self.value  # a little beyond it: rounding takes less
         self._stride = min(max(self._stride, FIRST_STRIDE * self.value), LARGEST_STRIDE * self.value, rest)
         target = self.value + self._stride + 2 * self._noise
         listed = tree_bound.patterns(target, most=MOST_PATTERNS, deadline=deadline)
@@ -242,7 +242,10 @@ class _Choice:
         self, listed: dict[int, tuple[IntArray, FloatArray]]
     ) -> tuple[dict[int, Patterns], dict[int, list[Fragments]]]:
         """Patterns with their costs, and on tiers where fragments can be listed with these and ways to join them."""
-        patterns = {i: Patterns(counts, price_patterns(self._cost, counts)) for i, (counts, _) in listed.items()}
+        patterns = {
+            index: Patterns(counts, price_patterns(self._cost, counts), room)
+            for index, (counts, room) in listed.items()
+        }
         assemblies: dict[int, list[Fragments]] = {}
         compositions = self._compositions
         if compositions is None:
@@ -250,8 +253,9 @@ class _Choice:
         for tier in self._tree.tiers:
             split: dict[int, Patterns | None] = {}
             for index in set(self._tree.classes[tier].tolist()) & set(listed):
-                room, h = listed[index][1], self._cost.stage_cost
-                split[index] = split_patterns(patterns[index], room, h, compositions, most=2 * MOST_PATTERNS)
+                split[index] = split_patterns(
+                    patterns[index], self._cost.stage_cost, compositions, most=2 * MOST_PATTERNS
+                )
             sizes: set[int] = set()
             for found in split.values():
                 for stages in () if found is None else found.fragments or ():

@@ -92,20 +92,22 @@ def read_compositions(stages: Stages) -> CompositionCost | None:
 class Patterns:
     """What domains of one class may hold: ``counts`` (K, P) ranks of each stage, ``costs`` (K,) bytes at the boundary.
 
+    ``room`` (K,): bytes that a boundary may cost more in a placement below the target (`TreeBound.patterns`).
     ``fragments``: per pattern and stage the partial rows, or None where rows were not looked at.
     """
 
     counts: IntArray
     costs: FloatArray
+    room: FloatArray
     fragments: tuple[tuple[Fragments, ...], ...] | None = None
 
 
 def split_patterns(
-    patterns: Patterns, room: FloatArray, stage_cost: FloatArray, compositions: CompositionCost, *, most: int
+    patterns: Patterns, stage_cost: FloatArray, compositions: CompositionCost, *, most: int
 ) -> Patterns | None:
-    """Patterns with all compositions of their stages that cost at most ``room`` (K,) more; None beyond ``most``."""
+    """Patterns with all compositions of their stages for which there is room; None beyond ``most``."""
     chosen: list[int] = []
-    costs: list[float] = []
+    extra_costs: list[float] = []
     fragments: list[tuple[Fragments, ...]] = []
     known: dict[int, tuple[float, list[tuple[Fragments, float]]]] = {}
 
@@ -119,7 +121,7 @@ def split_patterns(
             known[count] = (limit, [(parts, max(0.0, cost - base)) for parts, cost in listed])
         return [(parts, extra) for parts, extra in known[count][1] if extra <= limit]
 
-    for k, (counts, left) in enumerate(zip(patterns.counts.tolist(), room.tolist(), strict=True)):
+    for k, (counts, left) in enumerate(zip(patterns.counts.tolist(), patterns.room.tolist(), strict=True)):
         partial: list[tuple[tuple[Fragments, ...], float]] = [((), 0.0)]
         for count in counts:
             options = extras(count, left)
@@ -132,11 +134,14 @@ def split_patterns(
                 if paid + extra <= left
             ]
         chosen += [k] * len(partial)
-        costs += [float(patterns.costs[k]) + paid for _, paid in partial]
+        extra_costs += [paid for _, paid in partial]
         fragments += [done for done, _ in partial]
         if len(chosen) > most:
             return None
-    return Patterns(patterns.counts[chosen], np.array(costs), tuple(fragments))
+    extra = np.array(extra_costs)
+    return Patterns(
+        patterns.counts[chosen], patterns.costs[chosen] + extra, patterns.room[chosen] - extra, tuple(fragments)
+    )
 
 
 def list_assemblies(sizes: set[int], row_size: int) -> list[Fragments]:

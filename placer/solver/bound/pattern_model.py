@@ -8,8 +8,8 @@ Given all patterns that a placement cheaper than a target may have in it (`TreeB
 hundred, where counts could take millions of values), every domain takes one, a parent's counts are the sums of its
 children's, and every stage is placed once. Where expert groups are cut, patterns come with their fragments, and the
 fragments of every stage must make whole rows (`fragments`). Equal siblings of the finest tier share one variable a
-pattern: how many of them take it. The least cost is a lower bound of every placement cheaper than the target; when no
-choice exists the target itself is one.
+pattern: how many of them take it; of two choices that mirror each other along the pipeline one is left. The least cost
+is a lower bound of every placement cheaper than the target; when no choice exists the target itself is one.
 
 Example: 3 racks of 6 for 2 stages of 8 ranks, none split: no rack holds a whole stage, the patterns (4, 0), (0, 4),
 (4, 2), (2, 4) … remain, and CP-SAT finds (4, 2), (4, 0), (0, 6) or better.
@@ -37,6 +37,8 @@ IntArray = npt.NDArray[np.int64]
 Row = list[tuple[int, int]]
 SCALE = 1e12
 """The target in units of the model: rounding costs down loses less than 1e-9 of it."""
+STOP_S = 0.1
+"""How long to wait for CP-SAT after the deadline."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ class PatternModel:
             for index, found in patterns.items()
         }
         self._pieces: dict[tuple[int, int, int], list[Any]] = defaultdict(list)
-        self._finest: dict[tuple[int, int], list[Any]] = {}
         counts = self._add_finest()
+        self._break_mirror(counts)
         for inner in tree.tiers:
             counts = self._add_parents(inner, self._outer_of(inner), counts)
         for stage in range(self._num_stages):
@@ -108,7 +110,8 @@ class PatternModel:
         for tier, ways in assemblies.items():
             self._assemble(tier, ways)
         self._model.minimize(sum(self._objective))
-        lowest = max(0, int(least / self._unit) - 2 * problem.num_slots)
+        num_roundings = sum(len(classes) for classes in tree.classes.values())  # one a domain of every tier
+        lowest = max(0, int(least / self._unit) - num_roundings - 1)
         self._model.proto.objective.domain.extend([lowest, int(SCALE)])
 
     def _parents(self, tier: int, outer: int | None) -> IntArray:
@@ -164,6 +167,17 @@ class PatternModel:
         for parts in used.values():
             self._model.add(sum(parts) == self._picks * self._model.new_bool_var(""))
         return held
+
+    def _break_mirror(self, counts: dict[int, list[Any]]) -> None:
+        """Domains of the class with most patterns hold no more of early than of late stages, all taken together.
+
+        Any other choice has a mirror image that does. A sum over a whole class doesn't depend on the order of siblings.
+        """
+        tier = self._tree.tiers[0]
+        index = max(set(self._tree.classes[tier].tolist()), key=lambda c: (len(self._patterns[c].costs), c))
+        held = [row for domain, row in counts.items() if self._tree.classes[tier][domain] == index]
+        lean = (2 * np.arange(self._num_stages) - self._num_stages + 1).tolist()
+        self._model.add(sum(by * n for row in held for by, n in zip(lean, row, strict=True)) >= 0)
 
     def _add_parents(self, inner: int, outer: int | None, counts: dict[int, list[Any]]) -> dict[int, list[Any]]:
         """Every outer domain takes the sum of its children as its pattern; the root only adds up."""
@@ -241,10 +255,12 @@ class PatternModel:
         # in a thread: the main one must stay free to see Ctrl-C, which CP-SAT would hold back until it is done
         run = threading.Thread(target=lambda: statuses.append(solver.solve(self._model)), daemon=True)
         run.start()
-        while run.is_alive():
+        while run.is_alive() and not deadline.is_over:
             run.join(0.05)
-            if deadline.is_over:
-                solver.stop_search()
+        if run.is_alive():  # while it presolves it may not hear for seconds: it is left to end by itself
+            solver.stop_search()
+            run.join(STOP_S)
+            return PatternAnswer(0.0, None)
         deadline.spend(CPSAT_S * solver.response_proto.deterministic_time)
         status = statuses[0] if statuses else cp_model.UNKNOWN
         if status == cp_model.INFEASIBLE:

@@ -125,10 +125,11 @@ def random_problem(rng: np.random.Generator, mesh: Mesh, families, *, num_tiers:
     )
 
 
-def optimum(problem: Problem, most: int = 300_000) -> float | None:
-    """Least ideal objective (contiguous rings) of all placements with legal hosts; None if too many or none.
+def placements(problem: Problem, most: int = 300_000):
+    """All placements with legal hosts, up to slots that share host and domains; None if too many or none.
 
-    Ranks go to classes of slots that share host and domains. Checked against ``evaluate`` at the best placement found.
+    Returns the domain of every rank at every tier, (placements, T, W), and the ideal objectives (contiguous rings).
+    Checked against ``evaluate`` at the best one.
     """
     cells, slot2cell, sizes = np.unique(
         np.vstack([problem.slot2host, problem.slot2domain]), axis=1, return_inverse=True, return_counts=True
@@ -179,7 +180,13 @@ def optimum(problem: Problem, most: int = 300_000) -> float | None:
     placement = np.array([free[cell].pop() for cell in rows[best]], dtype=np.int32)
     assert not violations(replace(problem, constraints=Constraints(ranks_per_host=wanted)), placement)
     assert evaluate(problem, placement).objective >= objective[best] * (1 - 1e-12)
-    return float(objective[best])
+    return cells[1:][:, rows].transpose(1, 0, 2), objective
+
+
+def optimum(problem: Problem, most: int = 300_000) -> float | None:
+    """Least ideal objective of all placements with legal hosts; None if too many or none."""
+    found = placements(problem, most)
+    return None if found is None else float(found[1].min())
 
 
 def clean_problem(mesh: Mesh, bytes_per_gpu: dict[str, float], shape: tuple[int, ...], weights: tuple[float, ...]):
@@ -215,5 +222,6 @@ def make() -> SimpleNamespace:
         problem=random_problem,
         clean_problem=clean_problem,
         optimum=optimum,
+        placements=placements,
         share_of_subsets=share_of_subsets,
     )

@@ -7,6 +7,7 @@ from placer.problem import Problem
 from placer.solver.bound.instance import read_stages
 from placer.solver.bound.stage_cost import compute_stage_cost
 from placer.solver.bound.subset_cost import JobCost, SubsetCost
+from placer.workload.mesh import Mesh
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -62,3 +63,30 @@ def test_a_lattice_loses_nothing_where_split_groups_are_dear():
     values = coarse.price(prices).values
     assert np.allclose(values[::8], fine[::8])
     assert np.all(values <= fine + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "sent", "max_size"),
+    [
+        (Mesh(tp=8, cp=2, dp=64, pp=4), {"tp": 240_000.0, "cp": 16_000.0, "dp": 19_000.0, "pp": 4_300.0}, 1_200),
+        (Mesh(dp=1_024, pp=4, ep=32), {"dp": 12_000.0, "ep": 120_000.0, "edp": 12_000.0, "pp": 4_300.0}, 1_200),
+    ],
+    ids=["dense", "experts"],
+)
+def test_a_lattice_that_is_chosen_as_lossless_loses_nothing(make, monkeypatch, mesh, sent, max_size):
+    stages = read_stages(make.clean_problem(mesh, sent, (8, mesh.world_size // 8), (0.0, 1.0)))
+    job = JobCost(compute_stage_cost(stages), mesh.pp, stages.chain_share, stages.closing_share)
+    with monkeypatch.context() as patch:
+        patch.setattr(SubsetCost, "_choose_lattice", lambda self, most: 1)
+        fine = SubsetCost(job, max_size)
+    coarse = SubsetCost(job, max_size)
+    assert coarse.lattice > 1
+    share = min(job.stage_cost[n] / n for n in range(8, len(job.stage_cost) - 1, 8))
+    rng = np.random.default_rng(3)
+    for spread in (0.0, 0.05, 0.3):
+        prices = share * (1 + spread * rng.normal(size=mesh.pp))
+        exact, found = fine.price(prices).values, coarse.price(prices).values
+        assert np.all(found <= exact + 1e-9 * np.abs(exact).max())
+        # one cell of the lattice may be priced as two halves, which a domain of that size alone would notice
+        whole = np.arange(0, max_size + 1, coarse.lattice)[[0, *range(2, max_size // coarse.lattice + 1)]]
+        assert np.allclose(found[whole], exact[whole])

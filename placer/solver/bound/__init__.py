@@ -15,7 +15,7 @@ ranks by these counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ from placer.solver.bound.pattern_model import PatternModel, StageCounts, price_p
 from placer.solver.bound.stage_cost import compute_stage_cost
 from placer.solver.bound.subset_cost import JobCost, SubsetCost
 from placer.solver.bound.tier_bound import TierBound
-from placer.solver.bound.tree_bound import TreeBound
+from placer.solver.bound.tree_bound import ListedPatterns, TreeBound
 from placer.solver.stop import Deadline
 
 FloatArray = npt.NDArray[np.float64]
@@ -166,6 +166,7 @@ class _Choice:
         self._tier_bounds: dict[int, TierBound] = {}
         self._tree_bound: TreeBound | None = None
         self._stride = 0.0
+        self._num_left_out = 0  # finest tiers that patterns don't look at, because there were too many
         self.value = 0.0
         self.method = ""
         self.is_finished = False
@@ -224,33 +225,52 @@ class _Choice:
         rest = goal * (1 + PROOF_TOLERANCE / 2) - self.value  # a little beyond it: rounding takes less
         self._stride = min(max(self._stride, FIRST_STRIDE * self.value), LARGEST_STRIDE * self.value, rest)
         target = self.value + self._stride + 2 * self._noise
-        listed = tree_bound.patterns(target, most=MOST_PATTERNS, deadline=deadline)
+        tiers = self._tree.tiers[self._num_left_out :]
+        listed = tree_bound.patterns(target, tiers, most=MOST_PATTERNS, deadline=deadline)
         if listed is None:
             self._stride /= 4
-            self.is_finished = self._stride < FIRST_STRIDE * self.value
+            if self._stride < FIRST_STRIDE * self.value:  # too many: leave the finest tier to the tree's prices
+                self._num_left_out += 1
+                self.is_finished = self._num_left_out == len(self._tree.tiers)
             return None
-        patterns, assemblies = self._look_at_rows(listed)
-        model = PatternModel(self._problem, self._tree, self._cost, patterns, assemblies, least=self.value, most=target)
+        patterns, assemblies = self._look_at_rows(listed, tiers)
+        base = tree_bound.earn(self._tree.tiers[: self._num_left_out])
+        model = PatternModel(
+            self._problem,
+            self._tree,
+            self._cost,
+            patterns,
+            assemblies,
+            tiers=tiers,
+            base=base,
+            least=self.value,
+            most=target,
+        )
         answer = model.solve(deadline=deadline, effort=PATTERN_EFFORT, seed=self._seed)
         value = min(answer.bound, target) * (1 - PROOF_TOLERANCE / 4)
         self._raise(value, "patterns of stages over {} (CP-SAT)", report)
         self.is_finished = bool(np.isfinite(answer.bound)) or self._stride >= rest
         self._stride *= 2
-        return answer.counts
+        return None if self._num_left_out else answer.counts
 
     def _look_at_rows(
-        self, listed: dict[int, tuple[IntArray, FloatArray]]
+        self, listed: dict[int, ListedPatterns], tiers: Sequence[int]
     ) -> tuple[dict[int, Patterns], dict[int, list[Fragments]]]:
         """Patterns with their costs, and on tiers where fragments can be listed with these and ways to join them."""
         patterns = {
-            index: Patterns(counts, price_patterns(self._cost, counts), room)
-            for index, (counts, room) in listed.items()
+            index: Patterns(
+                found.counts,
+                price_patterns(self._cost, found.counts)
+                + found.inner / self._tree.steps[self._tree.subtrees[index].tier or 0],
+                found.room,
+            )
+            for index, found in listed.items()
         }
         assemblies: dict[int, list[Fragments]] = {}
         compositions = self._compositions
         if compositions is None:
             return patterns, assemblies
-        for tier in self._tree.tiers:
+        for tier in tiers:
             split: dict[int, Patterns | None] = {}
             for index in set(self._tree.classes[tier].tolist()) & set(listed):
                 split[index] = split_patterns(

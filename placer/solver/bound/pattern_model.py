@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,10 @@ def price_patterns(job: JobCost, counts: IntArray) -> npt.NDArray[np.float64]:
 
 
 class PatternModel:
-    """CP-SAT model over the patterns of every sub-tree class; ``solve`` it once."""
+    """CP-SAT model over the patterns of every sub-tree class of ``tiers``; ``solve`` it once.
+
+    ``base`` is added to all costs: where inner tiers are left out, the patterns' costs have them less what ranks earn.
+    """
 
     def __init__(
         self,
@@ -83,6 +86,8 @@ class PatternModel:
         patterns: dict[int, Patterns],
         assemblies: dict[int, list[Fragments]],
         *,
+        tiers: Sequence[int],
+        base: float = 0.0,
         least: float,
         most: float,
     ) -> None:
@@ -90,6 +95,7 @@ class PatternModel:
 
         self._problem, self._tree, self._patterns = problem, tree, patterns
         self._model = cp_model.CpModel()
+        self._tiers, self._base = list(tiers), base
         self._unit = most / SCALE
         self._objective: list[Any] = []
         self._num_stages, self._num_ranks = job.num_stages, len(job.stage_cost) - 1
@@ -100,7 +106,7 @@ class PatternModel:
         self._pieces: dict[tuple[int, int, int], list[Any]] = defaultdict(list)
         counts = self._add_finest()
         self._break_mirror(counts)
-        for inner in tree.tiers:
+        for inner in tiers:
             counts = self._add_parents(inner, self._outer_of(inner), counts)
         for stage in range(self._num_stages):
             self._model.add(counts[0][stage] == self._num_ranks)
@@ -110,9 +116,9 @@ class PatternModel:
         for tier, ways in assemblies.items():
             self._assemble(tier, ways)
         self._model.minimize(sum(self._objective))
-        num_roundings = sum(len(classes) for classes in tree.classes.values())  # one a domain of every tier
-        lowest = max(0, int(least / self._unit) - num_roundings - 1)
-        self._model.proto.objective.domain.extend([lowest, int(SCALE)])
+        num_roundings = sum(len(tree.classes[tier]) for tier in tiers)  # one a domain of every tier
+        self._lowest = int((least - base) / self._unit) - num_roundings - 1
+        self._model.proto.objective.domain.extend([self._lowest, int(SCALE - base / self._unit) + 1])
 
     def _parents(self, tier: int, outer: int | None) -> IntArray:
         """The domain of tier ``outer`` (None: the root) that every domain of ``tier`` lies in."""
@@ -123,8 +129,8 @@ class PatternModel:
 
     def _groups(self) -> IntArray:
         """For every finest domain the first of the equal ones with the same parent (and host, where hosts count)."""
-        tier = self._tree.tiers[0]
-        outer = self._tree.tiers[1] if len(self._tree.tiers) > 1 else None
+        tier = self._tiers[0]
+        outer = self._outer_of(tier)
         keys = [self._tree.classes[tier].astype(np.int64), self._parents(tier, outer)]
         if self._picks:
             keys.append(self._host_of(tier))
@@ -135,6 +141,8 @@ class PatternModel:
     @property
     def _picks(self) -> int:
         """Ranks that a host holds if it holds any, where finest domains lie inside hosts; else 0."""
+        if self._tiers[0] != self._tree.tiers[0]:
+            return 0
         return next((subtree.picks for subtree in self._tree.subtrees if subtree.picks), 0)
 
     def _host_of(self, tier: int) -> IntArray:
@@ -144,7 +152,7 @@ class PatternModel:
 
     def _add_finest(self) -> dict[int, list[Any]]:
         """One variable per group of equal siblings and pattern; returns the counts of every group's first domain."""
-        tier = self._tree.tiers[0]
+        tier = self._tiers[0]
         self._members: dict[int, list[int]] = defaultdict(list)
         for domain, first in enumerate(self._groups().tolist()):
             self._members[first].append(domain)
@@ -173,7 +181,7 @@ class PatternModel:
 
         Any other choice has a mirror image that does. A sum over a whole class doesn't depend on the order of siblings.
         """
-        tier = self._tree.tiers[0]
+        tier = self._tiers[0]
         index = max(set(self._tree.classes[tier].tolist()), key=lambda c: (len(self._patterns[c].costs), c))
         held = [row for domain, row in counts.items() if self._tree.classes[tier][domain] == index]
         lean = (2 * np.arange(self._num_stages) - self._num_stages + 1).tolist()
@@ -207,8 +215,8 @@ class PatternModel:
         return found
 
     def _outer_of(self, tier: int) -> int | None:
-        position = self._tree.tiers.index(tier) + 1
-        return self._tree.tiers[position] if position < len(self._tree.tiers) else None
+        position = self._tiers.index(tier) + 1
+        return self._tiers[position] if position < len(self._tiers) else None
 
     def _charge(self, index: int, chosen: list[Any]) -> None:
         costs = self._costs[index].tolist()
@@ -265,14 +273,14 @@ class PatternModel:
         status = statuses[0] if statuses else cp_model.UNKNOWN
         if status == cp_model.INFEASIBLE:
             return PatternAnswer(np.inf, None)
-        bound = max(0.0, solver.best_objective_bound) * self._unit
+        bound = max(self._lowest, solver.best_objective_bound) * self._unit + self._base
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return PatternAnswer(bound, None)
         return PatternAnswer(bound, self._read(solver.value))
 
     def _read(self, value: Callable[[Any], int]) -> StageCounts:
         """The counts that CP-SAT has chosen, and the rows that their fragments make."""
-        tier = self._tree.tiers[0]
+        tier = self._tiers[0]
         held = np.zeros((self._problem.num_domains[tier], self._num_stages), dtype=np.int64)
         fragments: dict[int, tuple[Fragments, ...]] = {}
         for first, chosen in self._choices.items():

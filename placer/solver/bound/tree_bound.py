@@ -16,7 +16,7 @@ a leaf's size by the hosts it really has.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,19 @@ class _Node:
 
     below: SizeTable | None
     total: SizeTable
+
+
+@dataclass(frozen=True, eq=False)
+class ListedPatterns:
+    """Stage counts that a class of domains may hold: ``counts`` (K, P).
+
+    ``room`` (K,): bytes that the boundary might cost more. ``inner`` (K,): for the finest of the tiers listed, what the
+    tiers inside pay at least, less what the ranks earn by their stage prices (`TreeBound.earn`); else 0.
+    """
+
+    counts: IntArray
+    room: FloatArray
+    inner: FloatArray
 
 
 class TreeBound:
@@ -131,26 +144,23 @@ class TreeBound:
         return used
 
     def patterns(
-        self, target: float, *, most: int, deadline: Deadline | None = None
-    ) -> dict[int, tuple[IntArray, FloatArray]] | None:
-        """Stage counts (K, P) that a domain may hold in a placement which costs at most ``target``, by sub-tree class.
+        self, target: float, tiers: Sequence[int], *, most: int, deadline: Deadline | None = None
+    ) -> dict[int, ListedPatterns] | None:
+        """What domains of some tiers may hold in a placement which costs at most ``target``, by sub-tree class.
 
-        With each how much more its boundary might cost (K,), in bytes. With a domain's counts given, the rest costs at
-        least what the knapsack says; counts whose reduced cost exceeds what that leaves are in no such placement. None
-        if there are more than ``most`` of them, or a tier is priced on a lattice.
+        With a domain's counts given, the rest costs at least what the knapsack says; counts whose reduced cost exceeds
+        what that leaves are in no such placement. None if there are more than ``most`` of them, or one of the tiers is
+        priced on a lattice.
         """
         priced = {t: self._subsets[t].price(self.prices[t]) for t in self._tree.tiers}
-        if not all(found.is_exact for found in priced.values()):
+        if not all(priced[t].is_exact for t in tiers):
             return None
         nodes = self._add_up(priced, deadline)
-        earned = sum(
-            step * self._stage_ranks * float(self.prices[t].sum() - ROUNDING * np.abs(self.prices[t]).sum())
-            for t, step in self._tree.steps.items()
-        )
+        earned = self.earn(self._tree.tiers)
         outside = self._outside(nodes, deadline)
-        found: dict[int, tuple[IntArray, FloatArray]] = {}
+        found: dict[int, ListedPatterns] = {}
         for index, (subtree, node) in enumerate(zip(self._tree.subtrees, nodes, strict=True)):
-            if subtree.tier is None:
+            if subtree.tier is None or subtree.tier not in tiers:
                 continue
             inside = np.zeros(subtree.capacity + 1)
             if node.below is not None:
@@ -160,9 +170,22 @@ class TreeBound:
             listed = priced[subtree.tier].patterns(limits, most=most)
             if listed is None:
                 return None
-            found[index] = listed
-            most -= len(listed[0])
+            counts, room = listed
+            inner = np.zeros(len(counts))
+            if subtree.tier == tiers[0]:
+                inner = inside[counts.sum(axis=1) // subtree.unit]
+            found[index] = ListedPatterns(counts, room, inner)
+            most -= len(counts)
         return found
+
+    def earn(self, tiers: Iterable[int]) -> float:
+        """What all ranks together earn by the stage prices of these tiers (rounded down)."""
+        return sum(
+            self._tree.steps[t]
+            * self._stage_ranks
+            * float(self.prices[t].sum() - ROUNDING * np.abs(self.prices[t]).sum())
+            for t in tiers
+        )
 
     def _outside(self, nodes: list[_Node], deadline: Deadline | None) -> list[FloatArray]:
         """For every sub-tree class and size, what all outside of one such sub-tree pays at least; by knapsacks down

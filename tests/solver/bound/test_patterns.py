@@ -141,12 +141,12 @@ def test_no_placement_below_the_target_has_counts_that_are_not_listed(make, seed
             if legal is None or not legal.any():
                 continue
             target = float(np.quantile(objective[legal], rng.choice([0.0, 0.1, 0.5]))) * (1 + 1e-9)
-            patterns = bound.patterns(target - problem.fixed_cost + 1e-9, most=10**6)
+            patterns = bound.patterns(target - problem.fixed_cost + 1e-9, tree.tiers, most=10**6)
             assert patterns is not None
             below = rank2domain[legal & (objective <= target)]
             num_with_hosts += tree.ranks_per_host is not None
             for t in tree.tiers:
-                by_class = {i: set(map(tuple, counts.tolist())) for i, (counts, _) in patterns.items()}
+                by_class = {i: set(map(tuple, found.counts.tolist())) for i, found in patterns.items()}
                 held = np.zeros((len(below), problem.num_domains[t], mesh.pp), dtype=int)
                 for rank in range(mesh.world_size):
                     stage = mesh.coordinates["pp"][rank]
@@ -251,10 +251,8 @@ def test_no_bound_exceeds_the_optimum_where_expert_groups_must_be_cut(make, seed
     assert num_with_rows > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_patterns_alone_never_exceed_the_optimum_and_mostly_reach_it(make, monkeypatch, seed):
-    """Poor prices and long strides leave nearly everything to CP-SAT."""
-    rng = np.random.default_rng(900 + seed)
+def leave_all_to_patterns(monkeypatch, rng) -> None:
+    """Poor prices and long strides."""
 
     def choose_poor_prices(self, start, units, *_, **__) -> None:
         for spread in (2.0, 0.5, 0.1, 0.0):
@@ -271,6 +269,14 @@ def test_patterns_alone_never_exceed_the_optimum_and_mostly_reach_it(make, monke
     monkeypatch.setattr(TreeBound, "improve", choose_poor_prices)
     monkeypatch.setattr("placer.solver.bound.FIRST_STRIDE", 0.3)
     monkeypatch.setattr("placer.solver.bound.LARGEST_STRIDE", 1.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_patterns_alone_never_exceed_the_optimum_and_mostly_reach_it(make, monkeypatch, seed):
+    """Poor prices and long strides leave nearly everything to CP-SAT."""
+    rng = np.random.default_rng(900 + seed)
+
+    leave_all_to_patterns(monkeypatch, rng)
     num_cases = num_tight = num_by_patterns = 0
     while num_cases < 20:
         mesh = WIDE_MESHES[rng.integers(len(WIDE_MESHES))]
@@ -292,6 +298,33 @@ def test_patterns_alone_never_exceed_the_optimum_and_mostly_reach_it(make, monke
         num_by_patterns += "CP-SAT" in bound.method
     assert num_tight >= 0.9 * num_cases
     assert num_by_patterns >= 0.15 * num_cases
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_patterns_of_the_outer_tiers_alone_never_exceed_the_optimum(make, monkeypatch, seed):
+    """Where the finest tier has too many patterns, the tree's prices stand for it."""
+    rng = np.random.default_rng(1_100 + seed)
+    list_patterns = TreeBound.patterns
+
+    def refuse_the_finest(self, target, tiers, **options):
+        return None if tiers[0] == self._tree.tiers[0] else list_patterns(self, target, tiers, **options)
+
+    monkeypatch.setattr(TreeBound, "patterns", refuse_the_finest)
+    leave_all_to_patterns(monkeypatch, rng)
+    num_cases = num_by_patterns = 0
+    while num_cases < 40:
+        mesh = make.mesh(rng, least=3, most=7)
+        problem = random_case(make, rng, mesh, make.families(mesh, rng))
+        least = make.optimum(problem, 6_000)
+        if least is None or not problem.families:
+            continue
+        num_cases += 1
+        laid: list[StageCounts] = []
+        bound = lower_bound(problem, deadline=Deadline(20.0), known=lambda value=least: value, on_counts=laid.append)
+        assert problem.fixed_cost * (1 - 1e-9) <= bound.value <= least, (problem, bound, least)
+        assert not laid
+        num_by_patterns += "CP-SAT" in bound.method
+    assert num_by_patterns > 0
 
 
 def test_domains_that_coincide_over_several_tiers_leave_the_bound_below_the_optimum():

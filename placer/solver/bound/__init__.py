@@ -223,13 +223,17 @@ class _Choice:
     ) -> StageCounts | None:
         """Decide by CP-SAT whether patterns below the next target can make a placement, and the best that they make."""
         rest = goal * (1 + PROOF_TOLERANCE / 2) - self.value  # a little beyond it: rounding takes less
-        self._stride = min(max(self._stride, FIRST_STRIDE * self.value), LARGEST_STRIDE * self.value, rest)
+        scale = max(self.value, rest / 1000 if np.isfinite(rest) else 0.0)
+        if scale <= 0:
+            self.is_finished = True
+            return None
+        self._stride = min(max(self._stride, FIRST_STRIDE * scale), LARGEST_STRIDE * scale, rest)
         target = self.value + self._stride + 2 * self._noise
         tiers = self._tree.tiers[self._num_left_out :]
         listed = tree_bound.patterns(target, tiers, most=MOST_PATTERNS, deadline=deadline)
         if listed is None:
             self._stride /= 4
-            if self._stride < FIRST_STRIDE * self.value:  # too many: leave the finest tier to the tree's prices
+            if self._stride < FIRST_STRIDE * scale:  # too many: leave the finest tier to the tree's prices
                 self._num_left_out += 1
                 self.is_finished = self._num_left_out == len(self._tree.tiers)
             return None

@@ -162,7 +162,8 @@ class _Choice:
         self._compositions = compositions
         self._seed = seed
         largest = float(cost.stage_cost.max()) + (cost.chain + cost.closing) * (len(cost.stage_cost) - 1)
-        self._noise = 10 * ROUNDING * sum(tree.steps.values()) * largest
+        self._largest = sum(tree.steps.values()) * largest  # about what one domain can pay at most
+        self._noise = 10 * ROUNDING * self._largest
         self._tier_bounds: dict[int, TierBound] = {}
         self._tree_bound: TreeBound | None = None
         self._stride = 0.0
@@ -223,10 +224,7 @@ class _Choice:
     ) -> StageCounts | None:
         """Decide by CP-SAT whether patterns below the next target can make a placement, and the best that they make."""
         rest = goal * (1 + PROOF_TOLERANCE / 2) - self.value  # a little beyond it: rounding takes less
-        scale = max(self.value, rest / 1000 if np.isfinite(rest) else 0.0)
-        if scale <= 0:
-            self.is_finished = True
-            return None
+        scale = max(self.value, min(rest, self._largest) / 1000)
         self._stride = min(max(self._stride, FIRST_STRIDE * scale), LARGEST_STRIDE * scale, rest)
         target = self.value + self._stride + 2 * self._noise
         tiers = self._tree.tiers[self._num_left_out :]

@@ -10,16 +10,27 @@ import argparse
 import gc
 import json
 import os
+import socket
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from typing import NoReturn
 
 from placer._version import __version__
-from placer.errors import PlacerError, UsageError
-from placer.launch.environment import check_host, check_job, describe_changes, plan_changes, read_launcher
+from placer.errors import InvalidInputError, Issue, PlacerError, UsageError
+from placer.json_document import read_json
+from placer.launch.agreement import Report, agree
+from placer.launch.environment import (
+    LauncherProcess,
+    check_host,
+    check_job,
+    describe_changes,
+    plan_changes,
+    read_launcher,
+)
 from placer.launch.host_names import find_host
-from placer.rank_map import RankMap
+from placer.rank_map import MAX_FILE_BYTES, RankMap
 
 _DESCRIPTION = "Give this process the rank that the rank map has for its GPU, then run a program. For torchrun."
 _EPILOG = """\
@@ -43,10 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         changes = _plan(options)
         return _hand_over(options, changes)
     except PlacerError as error:
-        text = "\n".join(issue.render() for issue in error.issues)
+        text = _render(error)
         sys.stderr.write("".join(f"placer: {line}\n" for line in text.splitlines()))
         _tell_agent(text)
         return error.exit_code
+
+
+def _render(error: PlacerError) -> str:
+    return "\n".join(issue.render() for issue in error.issues)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -69,9 +84,26 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _plan(options: argparse.Namespace) -> dict[str, str]:
-    """Check the map and the job, and say which variables change."""
-    rank_map = RankMap.load(options.rank_map)
+    """Check the map and the job, agree with all other processes, and say which variables change."""
     process = read_launcher(os.environ)
+    checksum, changes, mistake = "", {}, None
+    try:
+        document = read_json(options.rank_map, max_bytes=MAX_FILE_BYTES, what="a rank map")
+        checksum = f"{zlib.crc32(document.text.encode()):08x}"
+        changes = _fit(options, RankMap.from_document(document), process)
+    except PlacerError as error:
+        mistake = error
+    said = None if mistake is None else f"{_render(mistake)}\n  said on {socket.gethostname()}"
+    verdict = agree(os.environ, process, Report(said, checksum))
+    if mistake is not None:
+        raise mistake
+    if verdict is not None:
+        raise InvalidInputError([Issue(line) for line in verdict.splitlines()])
+    return changes
+
+
+def _fit(options: argparse.Namespace, rank_map: RankMap, process: LauncherProcess) -> dict[str, str]:
+    """Find this process in the map. Raises `InvalidInputError` when the job or this host isn't the map's."""
     check_job(rank_map, process)
     host = find_host([entry.host for entry in rank_map.hosts], given=options.host, environment=os.environ)
     entry = rank_map.host_ranks(host)

@@ -12,7 +12,7 @@ PROGRAM = (
     "import json, os, sys; json.dump([dict(os.environ), sys.argv, sys.flags.dont_write_bytecode, __name__], sys.stdout)"
 )
 TORCHRUN = {"RANK": "5", "ROLE_RANK": "5", "GROUP_RANK": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-TORCHRUN |= {"WORLD_SIZE": "6", "GROUP_WORLD_SIZE": "3", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "m"}
+TORCHRUN |= {"WORLD_SIZE": "6", "GROUP_WORLD_SIZE": "3", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": ""}
 
 
 @pytest.fixture

@@ -8,6 +8,9 @@ import pytest
 from launch_maps import CONTIGUOUS, GENERAL, MAPS, RESIDUE, UNEVEN, UNEVEN_GENERAL, make_map
 from simulated_hosts import SimulatedHosts, why_unavailable
 
+from placer.launch.export import export
+from placer.launch.export.files import write_files
+
 pytest.importorskip("torch", reason="torch isn't installed: pip install '.[launch-tests]'")
 pytestmark = [
     pytest.mark.launch,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from placer.formulate import Job
+    from placer.launch.jax_mesh import make_jax_mesh
+    from placer.launch.torch_job import group_ranks, make_device_mesh, new_groups, verify
     from placer.rank_map import RankMap
     from placer.result import Result
     from placer.scenario import Scenario
@@ -50,9 +52,14 @@ __all__ = [
     "__version__",
     "check",
     "evaluate",
+    "group_ranks",
     "json_schema",
     "load_scenario",
+    "make_device_mesh",
+    "make_jax_mesh",
+    "new_groups",
     "solve",
+    "verify",
 ]
 
 _NAME2MODULE = {
@@ -69,7 +76,9 @@ _NAME2MODULE = {
         ),
         "errors",
     ),
+    **dict.fromkeys(("group_ranks", "make_device_mesh", "new_groups", "verify"), "launch.torch_job"),
     "Job": "formulate",
+    "make_jax_mesh": "launch.jax_mesh",
     "RankMap": "rank_map",
     "Result": "result",
     "Scenario": "scenario",

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import socket
 import sys
-import time
 import zlib
 from collections.abc import Sequence
 from typing import NoReturn
@@ -29,6 +27,7 @@ from placer.launch.environment import (
     plan_changes,
     read_launcher,
 )
+from placer.launch.failure_report import render, report_failure
 from placer.launch.host_names import find_host
 from placer.rank_map import MAX_FILE_BYTES, RankMap
 
@@ -54,14 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         changes = _plan(options)
         return _hand_over(options, changes)
     except PlacerError as error:
-        text = _render(error)
-        sys.stderr.write("".join(f"placer: {line}\n" for line in text.splitlines()))
-        _tell_agent(text)
+        report_failure(render(error))
         return error.exit_code
-
-
-def _render(error: PlacerError) -> str:
-    return "\n".join(issue.render() for issue in error.issues)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -74,13 +67,19 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--host", help="this machine's name in the map (default: PLACER_HOST, SLURMD_NODENAME, hostname)"
     )
     parser.add_argument("--master-addr", metavar="ADDR", help="address of rank 0's host, where its name isn't one")
+    parser.add_argument(
+        "--verify", action="store_true", help="check every rank once init_process_group has been called"
+    )
     parser.add_argument("--quiet", action="store_true", help="don't print which rank became which")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="the program is a Python module, as in python -m")
     kind.add_argument("--no-python", "--exec", action="store_true", help="the program is any command")
     parser.add_argument("program", help="a Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.verify and options.no_python:
+        parser.error("--verify needs a Python program: it calls placer.verify() in it")
+    return options
 
 
 def _plan(options: argparse.Namespace) -> dict[str, str]:
@@ -93,7 +92,7 @@ def _plan(options: argparse.Namespace) -> dict[str, str]:
         changes = _fit(options, RankMap.from_document(document), process)
     except PlacerError as error:
         mistake = error
-    said = None if mistake is None else f"{_render(mistake)}\n  said on {socket.gethostname()}"
+    said = None if mistake is None else f"{render(mistake)}\n  said on {socket.gethostname()}"
     verdict = agree(os.environ, process, Report(said, checksum))
     if mistake is not None:
         raise mistake
@@ -119,8 +118,9 @@ def _hand_over(options: argparse.Namespace, changes: dict[str, str]) -> NoReturn
     if options.no_python:
         command = [options.program, *options.arguments]
     else:
-        command = [sys.executable, *_interpreter_options(), *(["-m"] if options.module else []), options.program]
-        command += options.arguments
+        command = [sys.executable, *_interpreter_options()]
+        command += ["-m", "placer.launch.verified_run"] if options.verify else []
+        command += [*(["-m"] if options.module else []), options.program, *options.arguments]
     sys.stderr.flush()
     try:
         os.execvpe(command[0], command, os.environ | changes)
@@ -132,19 +132,6 @@ def _interpreter_options() -> list[str]:
     """Options of the interpreter that runs this module, such as -u, for the one that runs the program."""
     given = sys.orig_argv[1:]
     return given[: given.index("-m")] if "-m" in given and given[given.index("-m") + 1] == __spec__.name else []
-
-
-def _tell_agent(text: str) -> None:
-    """Leave the reason where torchrun looks for it: its failure report then shows it."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path:
-        return
-    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    try:
-        with open(path, "w", encoding="utf-8") as stream:
-            json.dump({"message": {"message": text, "extraInfo": extra}}, stream)
-    except OSError:
-        return  # the reason is on stderr all the same
 
 
 if __name__ == "__main__":

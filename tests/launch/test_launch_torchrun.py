@@ -240,3 +240,27 @@ def test_wrong_number_of_processes_on_one_host_stops_all(job):
     swapped = make_map({"gpu-2": {0: 0}, "gpu-10": {0: 1, 1: 2, 2: 3}, "gpu-1": {0: 4, 1: 5}})
     outcome = job.run(job.static(UNEVEN, HOSTS, job.shim(swapped, *LIGHT)), timeout=60)
     assert_refused(outcome, "processes, the map gives it")
+
+
+def test_verify_passes_and_says_so(job):
+    """--verify checks the job behind init_process_group; the program itself and its name stay as they were."""
+    words = ["-m", "placer.run", "--verify", "--rank-map", "map.json", PROGRAM, "results", "light", "verify=map.json"]
+    GENERAL.save(job.folder / "map.json")
+    outcome = job.run(job.c10d(GENERAL, words))
+    assert_success(outcome)
+    assert_mapped(job.results(), GENERAL)
+    assert {found["name"] for found in job.results().values()} == {"__main__"}
+    assert sum(output.count("placer: verified") for _, output in outcome.values()) == 1
+
+
+def test_verify_finds_ranks_that_are_elsewhere(job):
+    """Two hosts claim each other's names: every rank stops with the list, for a module too."""
+    GENERAL.save(job.folder / "map.json")
+    words = ["-m", "placer.run", "--verify", "--rank-map", "map.json", "-m", "launched_program", "results", "light"]
+    lies = {"gpu-1": "gpu-2", "gpu-2": "gpu-1", "gpu-10": "gpu-10"}
+    devices = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    commands = job.c10d(GENERAL, words)
+    commands = {host: ["env", f"PLACER_HOST={lies[host]}", *command] for host, command in commands.items()}
+    outcome = job.run(commands, **devices)
+    assert_refused(outcome, "rank 0 runs on gpu-1 GPU 0, the map says gpu-2 GPU 0")
+    assert job.results() == {}

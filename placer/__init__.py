@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from placer._version import __version__
 
 if TYPE_CHECKING:
-    from placer.api import check, evaluate, json_schema, load_scenario, solve
+    from placer.api import Prediction, check, evaluate, json_schema, load_scenario, predict, solve
     from placer.errors import (
         InfeasibleError,
         InvalidInputError,
@@ -45,6 +45,7 @@ __all__ = [
     "LimitReachedError",
     "Location",
     "PlacerError",
+    "Prediction",
     "RankMap",
     "Result",
     "Scenario",
@@ -58,12 +59,13 @@ __all__ = [
     "make_device_mesh",
     "make_jax_mesh",
     "new_groups",
+    "predict",
     "solve",
     "verify",
 ]
 
 _NAME2MODULE = {
-    **dict.fromkeys(("check", "evaluate", "json_schema", "load_scenario", "solve"), "api"),
+    **dict.fromkeys(("Prediction", "check", "evaluate", "json_schema", "load_scenario", "predict", "solve"), "api"),
     **dict.fromkeys(
         (
             "InfeasibleError",

@@ -1,4 +1,4 @@
-"""The command line: ``placer solve | evaluate | check | export | schema``.
+"""The command line: ``placer solve | evaluate | check | export | predict | schema``.
 
 stdout is the result, stderr the conversation. Hidden here: click, exit codes, and how errors and progress are shown.
 Whatever is slow to import is imported in the command that needs it.
@@ -24,11 +24,13 @@ from placer.rank_map import MAX_FILE_BYTES, RankMap, check_map_destination
 from placer.standard_streams import drop_stdout, print_data, usable_streams
 
 if TYPE_CHECKING:
+    from placer.api import Prediction
     from placer.result import Result
     from placer.solver import Progress
 
 EXIT_BUG = 1
 _STDOUT = "-"
+_MAX_HOSTS = 12
 _EXIT_CODES = """\b
 Exit codes:
   0    done: the map or the files were written, the figures printed
@@ -245,6 +247,37 @@ def export_command(rank_map: str, to: str, output: str | None, force: bool, quie
     return 0
 
 
+@commands.command("predict", epilog=_EXIT_CODES)
+@_scenario_argument
+@click.option(
+    "--rank-map", "map_file", required=True, type=click.Path(), metavar="MAP", help="The map to compare with."
+)
+@click.option(
+    "--domain", default="", metavar="NAME", help="Domain of the hosts' full names, where the map has short ones."
+)
+@_json_option
+def predict_command(scenario: str, map_file: str, domain: str, as_json: bool) -> int:
+    """Say in which order torchrun's c10d rendezvous would number the hosts of a map, what that would cost for SCENARIO,
+    and how to avoid it.
+    """
+    from placer import api  # noqa: PLC0415
+    from placer.formulate import read_job  # noqa: PLC0415
+    from placer.json_document import read_json  # noqa: PLC0415
+
+    job = read_job(scenario)
+    document = read_json(map_file, max_bytes=MAX_FILE_BYTES, what="a rank map")
+    rank_map = RankMap.from_document(document)
+    try:
+        prediction = api.predict(job, rank_map, domain=domain)
+    except InvalidInputError as error:
+        raise InvalidInputError(document.place(list(error.issues))) from error
+    if as_json:
+        print_data(json.dumps(prediction.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    else:
+        _print_prediction(rank_map, prediction)
+    return 0
+
+
 @commands.command("schema", epilog=_EXIT_CODES)
 def schema_command() -> int:
     """Print the JSON Schema of scenario files, for editors."""
@@ -350,6 +383,22 @@ def _print_result(result: Result, *, as_json: bool, stdout_is_free: bool, quiet:
         print_data(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     if not quiet:
         write_report(summarise(result), sys.stdout if stdout_is_free else sys.stderr)
+
+
+def _print_prediction(rank_map: RankMap, prediction: Prediction) -> None:
+    from placer.report.text import format_bytes  # noqa: PLC0415
+
+    for title, shown in (("c10d's order", prediction.rank_map), ("the map's order", rank_map)):
+        names = [entry.host for entry in shown.hosts]
+        more = f", … ({len(names)} hosts)" if len(names) > _MAX_HOSTS else ""
+        click.echo(f"{title:<16} {', '.join(names[:_MAX_HOSTS])}{more}")
+    for title, objective in (("c10d would cost", prediction.objective), ("the map costs", prediction.map_objective)):
+        click.echo(f"{title:<16} {format_bytes(objective)} weighted per step")
+    if prediction.map_objective > 0:
+        share = 100 * (prediction.objective / prediction.map_objective - 1)
+        click.echo(f"{'difference':<16} {share:+.1f} %")
+    for line in prediction.advice:
+        click.echo(f"- {line}")
 
 
 def _show_error(error: PlacerError) -> None:

@@ -264,3 +264,39 @@ def test_verify_finds_ranks_that_are_elsewhere(job):
     outcome = job.run(commands, **devices)
     assert_refused(outcome, "rank 0 runs on gpu-1 GPU 0, the map says gpu-2 GPU 0")
     assert job.results() == {}
+
+
+def plug_in(job, rank_map, words, *, conf="", **options):
+    """Commands with the rendezvous plug-in, every host's GPUs in the map's order."""
+    rank_map.save(job.folder / "map.json", force=True)
+    extra = [f"--rdzv-conf=rank_map=map.json{conf}", *options.pop("extra", [])]
+    commands = job.c10d(rank_map, words, backend="placer", extra=extra, **options)
+    devices = {host: ",".join(map(str, rank_map.local_gpus(host))) for host in commands}
+    return {host: ["env", f"CUDA_VISIBLE_DEVICES={devices[host]}", *command] for host, command in commands.items()}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_plug_in(job, shared):
+    """Node order comes from the map, without a shim: agents and workers have the map's numbers; torchrun logs them."""
+    environment = {} if shared else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    rank_map = CONTIGUOUS if shared else UNEVEN
+    outcome = job.run(plug_in(job, rank_map, LIGHT), **environment, TORCHELASTIC_LOG_LEVEL="INFO", LOGLEVEL="INFO")
+    assert_success(outcome)
+    assert_mapped(job.results(), rank_map)
+    for host, (_, output) in outcome.items():
+        assert f"group_rank={rank_map.host_ranks(host).node_rank}" in output
+
+
+def test_plug_in_restarts_in_place(job):
+    """After a killed worker the nodes are numbered as before."""
+    words = [PROGRAM, "results", "light", "fail=4"]
+    commands = plug_in(job, CONTIGUOUS, words, extra=["--max-restarts=2"])
+    assert_success(job.run(commands, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
+    assert (job.folder / "results" / "failed").read_text() == "gpu-1"
+    assert_mapped(job.results(), CONTIGUOUS)
+
+
+def test_plug_in_refuses_fewer_hosts(job):
+    """Two of three hosts are no job of the map: all agents end, with the host that is missing."""
+    commands = plug_in(job, CONTIGUOUS, LIGHT, conf=",last_call_timeout=1", nnodes="2:3", hosts=["gpu-1", "gpu-2"])
+    assert_refused(job.run(commands, timeout=60), "the job has 2 nodes, the map 3 hosts, without gpu-10", exit_code=3)

@@ -4,7 +4,7 @@ from placer.rank_layout import layout_class
 from placer.rank_map import HostRanks, MapMesh, Provenance, RankMap
 
 
-def make_map(rows, **mesh):
+def make_map(rows, *, order="tp-cp-ep-dp-pp", **mesh):
     """The map of ``rows``: host name to {gpu: rank}, hosts in node order; by default a mesh of dp alone."""
     hosts = tuple(
         HostRanks(host, index, tuple(gpus), tuple(gpus.values())) for index, (host, gpus) in enumerate(rows.items())
@@ -13,7 +13,7 @@ def make_map(rows, **mesh):
     degrees = {"tp": 1, "cp": 1, "dp": 1, "pp": 1, "ep": 1, "etp": 1} | (mesh or {"dp": world_size})
     return RankMap(
         world_size=world_size,
-        mesh=MapMesh("megatron", "tp-cp-ep-dp-pp", **degrees),
+        mesh=MapMesh("megatron", order, **degrees),
         layout_class=layout_class([entry.ranks for entry in hosts]),
         hosts=hosts,
         master=next(entry.host for entry in hosts if 0 in entry.ranks),

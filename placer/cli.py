@@ -24,13 +24,11 @@ from placer.rank_map import MAX_FILE_BYTES, RankMap, check_map_destination
 from placer.standard_streams import drop_stdout, print_data, usable_streams
 
 if TYPE_CHECKING:
-    from placer.api import Prediction
     from placer.result import Result
     from placer.solver import Progress
 
 EXIT_BUG = 1
 _STDOUT = "-"
-_MAX_HOSTS = 12
 _EXIT_CODES = """\b
 Exit codes:
   0    done: the map or the files were written, the figures printed
@@ -263,6 +261,7 @@ def predict_command(scenario: str, map_file: str, domain: str, as_json: bool) ->
     from placer import api  # noqa: PLC0415
     from placer.formulate import read_job  # noqa: PLC0415
     from placer.json_document import read_json  # noqa: PLC0415
+    from placer.report.prediction import describe_prediction  # noqa: PLC0415
 
     job = read_job(scenario)
     document = read_json(map_file, max_bytes=MAX_FILE_BYTES, what="a rank map")
@@ -274,7 +273,14 @@ def predict_command(scenario: str, map_file: str, domain: str, as_json: bool) ->
     if as_json:
         print_data(json.dumps(prediction.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     else:
-        _print_prediction(rank_map, prediction)
+        lines = describe_prediction(
+            rank_map,
+            prediction.rank_map,
+            objective=prediction.objective,
+            map_objective=prediction.map_objective,
+        )
+        for line in [*lines, *(f"- {advice}" for advice in prediction.advice)]:
+            click.echo(line)
     return 0
 
 
@@ -383,22 +389,6 @@ def _print_result(result: Result, *, as_json: bool, stdout_is_free: bool, quiet:
         print_data(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     if not quiet:
         write_report(summarise(result), sys.stdout if stdout_is_free else sys.stderr)
-
-
-def _print_prediction(rank_map: RankMap, prediction: Prediction) -> None:
-    from placer.report.text import format_bytes  # noqa: PLC0415
-
-    for title, shown in (("c10d's order", prediction.rank_map), ("the map's order", rank_map)):
-        names = [entry.host for entry in shown.hosts]
-        more = f", … ({len(names)} hosts)" if len(names) > _MAX_HOSTS else ""
-        click.echo(f"{title:<16} {', '.join(names[:_MAX_HOSTS])}{more}")
-    for title, objective in (("c10d would cost", prediction.objective), ("the map costs", prediction.map_objective)):
-        click.echo(f"{title:<16} {format_bytes(objective)} weighted per step")
-    if prediction.map_objective > 0:
-        share = 100 * (prediction.objective / prediction.map_objective - 1)
-        click.echo(f"{'difference':<16} {share:+.1f} %")
-    for line in prediction.advice:
-        click.echo(f"- {line}")
 
 
 def _show_error(error: PlacerError) -> None:

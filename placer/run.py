@@ -20,6 +20,7 @@ from placer.errors import InvalidInputError, Issue, PlacerError, UsageError
 from placer.json_document import read_json
 from placer.launch.agreement import Report, agree
 from placer.launch.environment import (
+    DEVICE_VARIABLES,
     LauncherProcess,
     check_host,
     check_job,
@@ -84,9 +85,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _plan(options: argparse.Namespace) -> dict[str, str]:
     """Check the map and the job, agree with all other processes, and say which variables change."""
-    process = read_launcher(os.environ)
+    known = {name: value for name, value in os.environ.items() if name not in DEVICE_VARIABLES}
+    process = read_launcher(known)  # what all hosts have alike; a mistake in the rest must be told to the others
     checksum, changes, mistake = "", {}, None
     try:
+        process = read_launcher(os.environ)
         document = read_json(options.rank_map, max_bytes=MAX_FILE_BYTES, what="a rank map")
         checksum = f"{zlib.crc32(document.text.encode()):08x}"
         changes = _fit(options, RankMap.from_document(document), process)

@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placer.launch.environment import AGENT_STORE, LauncherProcess
@@ -98,7 +99,7 @@ def _ask_store(place: tuple[str, int], world_size: int, report: Report, deadline
 def _serve(port: int, world_size: int, report: Report, deadline: float) -> str | None:
     """The launcher's rank 0 collects the reports, closes the port, and tells everyone."""
     verdict = report.mistake
-    with contextlib.ExitStack() as stack:
+    with _many_files(), contextlib.ExitStack() as stack:
         connections: list[socket.socket] = []
         with _listen(port, world_size) as server:
             while len(connections) < world_size - 1:
@@ -108,10 +109,13 @@ def _serve(port: int, world_size: int, report: Report, deadline: float) -> str |
                 except TimeoutError:
                     break
                 stack.enter_context(connection)
-                connection.settimeout(max(0.01, deadline - time.monotonic()))
-                given = json.loads(_read_line(connection))
-                other = None if given["checksum"] == report.checksum else _OTHER_MAP
-                verdict = verdict or given["mistake"] or other
+                connection.settimeout(_LINGER_S)
+                try:
+                    given = Report(**json.loads(_read_line(connection)))
+                except (OSError, ValueError, TypeError):
+                    continue  # a stranger: no process of the job
+                other = None if given.checksum == report.checksum else _OTHER_MAP
+                verdict = verdict or given.mistake or other
                 connections.append(connection)
         for connection in connections:
             with contextlib.suppress(OSError):
@@ -122,14 +126,32 @@ def _serve(port: int, world_size: int, report: Report, deadline: float) -> str |
 def _ask_first(place: tuple[str, int], report: Report, deadline: float) -> str | None:
     with _connect(place, deadline) as connection:
         connection.sendall(json.dumps(vars(report)).encode() + b"\n")
-        answer = json.loads(_read_line(connection))
+        try:
+            answer = json.loads(_read_line(connection))
+        except ValueError as error:
+            raise _UnknownProtocolError("another answer to a report") from error
         return None if answer is None else str(answer)
 
 
+@contextlib.contextmanager
+def _many_files() -> Iterator[None]:
+    """Within it there may be as many connections as the system allows; the user's program gets its own limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def _listen(port: int, backlog: int) -> socket.socket:
+    """Listen on all addresses."""
     with contextlib.suppress(OSError):
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=backlog)
+    try:
+        return socket.create_server(("", port), backlog=backlog)
+    except OSError as error:  # somebody serves there already
+        raise _UnknownProtocolError(error.strerror) from error
 
 
 def _connect(place: tuple[str, int], deadline: float) -> socket.socket:
@@ -137,9 +159,9 @@ def _connect(place: tuple[str, int], deadline: float) -> socket.socket:
     while True:
         try:
             connection = socket.create_connection(place, timeout=max(0.01, deadline - time.monotonic()))
-        except OSError:
+        except OSError as error:
             if time.monotonic() + _RETRY_S > deadline:
-                raise
+                raise TimeoutError from error
             time.sleep(_RETRY_S)
             continue
         connection.settimeout(max(0.01, deadline - time.monotonic()))

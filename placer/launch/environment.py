@@ -16,7 +16,7 @@ from placer.rank_map import HostRanks, RankMap
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def read_launcher(environment: Mapping[str, str]) -> LauncherProcess:
         if text is not None and not text.isdecimal():
             issues.append(Issue(f"{name} is {text!r}: a whole number is wanted"))
         values[name] = int(text) if text is not None and text.isdecimal() else None
-    key = next((name for name in _DEVICES if name in environment), _DEVICES[0])
+    key = next((name for name in DEVICE_VARIABLES if name in environment), DEVICE_VARIABLES[0])
     devices, issue = _read_devices(key, environment.get(key))
     issues += [issue] if issue else []
     if issues:

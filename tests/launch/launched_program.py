@@ -1,7 +1,8 @@
 """What the launchers start in the tests: a small job that tells who each process is and what its collectives gave.
 
 Arguments: the folder for results, and what to do besides: light (no training), save=DIR, load=DIR,
-fail=RANK (die once), lose=RANK (end its agent with it), verify=MAP.
+fail=RANK (die once), lose=RANK (end its agent with it), verify=MAP,
+mesh=MAP (groups and mesh of the library).
 """
 
 import hashlib
@@ -40,6 +41,8 @@ def main():
         import placer
 
         found["verified"] = placer.verify(placer.RankMap.load(options["verify"]))
+    if "mesh" in options:
+        found["mesh"] = use_library(rank, options["mesh"])
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
@@ -69,6 +72,26 @@ def reduce_in_subgroups(rank, world_size):
         dist.all_reduce(value, group=mesh.get_group(axis))
         found[f"{axis}_sum"] = value.item()
     return found
+
+
+def use_library(rank, path):
+    """Sums of ranks along both axes of the library's device mesh, and over its groups; or why there is no mesh."""
+    import torch
+    import torch.distributed as dist
+
+    import placer
+
+    rank_map = placer.RankMap.load(path)
+    try:
+        mesh = placer.make_device_mesh(rank_map, "cpu")
+    except placer.InvalidInputError as error:
+        return str(error)
+    sums = []
+    for group in (mesh.get_group("tp"), mesh.get_group("dp"), placer.new_groups(rank_map, "dp", "cp")):
+        value = torch.tensor([float(rank)])
+        dist.all_reduce(value, group=group)
+        sums.append(value.item())
+    return sums
 
 
 def train(rank, options):

@@ -1,7 +1,9 @@
 """All processes go on or all stop: what one of them has against the job stops every other, with its reason."""
 
+import contextlib
 import socket
 import threading
+import time
 
 import pytest
 
@@ -56,7 +58,28 @@ def test_maps_must_be_the_same(port):
 def test_missing_process_does_not_stop_the_others(port):
     """Who has waited long enough goes on, as without an agreement; who objects stops."""
     assert set(ask(port, [*reports(None, None, None), None], timeout_s=0.5).values()) == {None}
-    assert ask(port, [None, *reports(None, "bad", None)], timeout_s=0.5)[2] == "bad"
+    assert ask(port, [None, *reports(None, "bad", None)], timeout_s=0.5) == {1: None, 2: "bad", 3: None}
+
+
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\n\n", b'{"mistake": 1}\n', b"[]\n", b""])
+def test_stranger_that_connects_does_not_count(port, words):
+    """What a port scanner, say, sends to rank 0 neither stops the job nor stands for one of its processes."""
+
+    def knock():
+        with contextlib.suppress(OSError), agreement._connect(("127.0.0.1", port), time.monotonic() + 5) as connection:
+            connection.sendall(words)
+
+    thread = threading.Thread(target=knock)
+    thread.start()
+    time.sleep(0.02)
+    assert ask(port, reports(None, None, "bad", None)) == dict.fromkeys(range(SIZE), "bad")
+    thread.join()
+
+
+def test_port_that_somebody_serves_already(port):
+    """Rank 0 can't collect reports there: the job goes on as without an agreement."""
+    with socket.create_server(("", port)):
+        assert set(ask(port, reports(None, None, None, None), timeout_s=0.5).values()) == {None}
 
 
 def test_single_process_asks_nobody():

@@ -165,6 +165,20 @@ def test_kubernetes(name, start, tmp_path):
     assert yaml.safe_load((folder / "pod.yaml").read_text())["spec"]["containers"][0]["command"][1].endswith("entry.sh")
 
 
+def test_torchrun_reads_the_variables_of_kubernetes(start, tmp_path, monkeypatch):
+    """torchrun's own parser takes them as its options."""
+    torchrun = pytest.importorskip("torch.distributed.run")
+    document = yaml.safe_load((write(CONTIGUOUS, "kubernetes", tmp_path) / "configmap.yaml").read_text())
+    (tmp_path / "entry.sh").write_text(document["data"]["entry.sh"])
+    _, environment = start(tmp_path / "entry.sh", "train.py", PLACER_HOST="gpu-10", MASTER_PORT="1234")
+    for name in environment:
+        if name.startswith("PET_"):
+            monkeypatch.setenv(name, environment[name])
+    found = torchrun.parse_args(["train.py"])
+    assert (found.nnodes, found.nproc_per_node, int(found.node_rank)) == ("3", "2", 1)
+    assert (found.rdzv_backend, found.master_addr, int(found.master_port)) == ("static", "gpu-2", 1234)
+
+
 @pytest.mark.parametrize("name", MAPS)
 def test_jax_module(name, tmp_path, monkeypatch):
     """Flat position r of the mesh is the device that runs rank r, whatever order JAX lists devices in."""

@@ -300,3 +300,20 @@ def test_plug_in_refuses_fewer_hosts(job):
     """Two of three hosts are no job of the map: all agents end, with the host that is missing."""
     commands = plug_in(job, CONTIGUOUS, LIGHT, conf=",last_call_timeout=1", nnodes="2:3", hosts=["gpu-1", "gpu-2"])
     assert_refused(job.run(commands, timeout=60), "the job has 2 nodes, the map 3 hosts, without gpu-10", exit_code=3)
+
+
+def test_groups_and_mesh_of_the_library(job):
+    """With the map's ranks groups and mesh are plain; in torchrun's own order a permuted mesh is refused by all."""
+    mesh = {"tp": 2, "cp": 1, "dp": 3, "pp": 1, "ep": 1, "etp": 2}
+    rank_map = make_map(
+        {entry.host: dict(zip(entry.gpus, entry.ranks, strict=True)) for entry in GENERAL.hosts}, **mesh
+    )
+    words = [*LIGHT, "mesh=map.json"]
+    assert_success(job.run(job.c10d(rank_map, job.shim(rank_map, *words))))
+    for rank, found in job.results().items():
+        along_dp = sum(range(rank % 2, 6, 2))
+        assert found["mesh"] == [2 * (rank - rank % 2) + 1, along_dp, along_dp]
+    assert_success(job.run(job.c10d(rank_map, words)))
+    refusals = {found["mesh"] for found in job.results().values()}
+    assert len(refusals) == 1
+    assert "a DeviceMesh of these ranks descends along" in refusals.pop()

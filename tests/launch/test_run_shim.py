@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 from launch_maps import RESIDUE
@@ -81,6 +83,29 @@ def test_invalid_map_is_refused(run, tmp_path):
     assert done.returncode == 3
     assert "map.json:9:" in done.stderr
     assert "rank 1 is placed twice" in done.stderr
+
+
+def test_mistake_of_one_host_is_told_to_the_others(run, tmp_path):
+    """A host whose visible GPUs can't be read reports it, as any other mistake, before it stops."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+        answered = []
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                answered.append(json.loads(connection.makefile().readline()))
+                connection.sendall(b'"all stop"\n')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        done = run("show.py", CUDA_VISIBLE_DEVICES="GPU-8f2,GPU-77a", **address)
+        thread.join()
+    assert done.returncode == 3
+    assert "GPU indices are wanted" in done.stderr
+    assert "GPU indices are wanted" in answered[0]["mistake"]
+    assert f"said on {socket.gethostname()}" in answered[0]["mistake"]
 
 
 def test_missing_program(run):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from placer._version import __version__
 
 if TYPE_CHECKING:
-    from placer.api import check, evaluate, json_schema, load_scenario, solve
+    from placer.api import Prediction, check, evaluate, json_schema, load_scenario, predict, solve
     from placer.errors import (
         InfeasibleError,
         InvalidInputError,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from placer.formulate import Job
+    from placer.launch.jax_mesh import make_jax_mesh
+    from placer.launch.torch_job import group_ranks, make_device_mesh, new_groups, verify
     from placer.rank_map import RankMap
     from placer.result import Result
     from placer.scenario import Scenario
@@ -43,6 +45,7 @@ __all__ = [
     "LimitReachedError",
     "Location",
     "PlacerError",
+    "Prediction",
     "RankMap",
     "Result",
     "Scenario",
@@ -50,13 +53,19 @@ __all__ = [
     "__version__",
     "check",
     "evaluate",
+    "group_ranks",
     "json_schema",
     "load_scenario",
+    "make_device_mesh",
+    "make_jax_mesh",
+    "new_groups",
+    "predict",
     "solve",
+    "verify",
 ]
 
 _NAME2MODULE = {
-    **dict.fromkeys(("check", "evaluate", "json_schema", "load_scenario", "solve"), "api"),
+    **dict.fromkeys(("Prediction", "check", "evaluate", "json_schema", "load_scenario", "predict", "solve"), "api"),
     **dict.fromkeys(
         (
             "InfeasibleError",
@@ -69,7 +78,9 @@ _NAME2MODULE = {
         ),
         "errors",
     ),
+    **dict.fromkeys(("group_ranks", "make_device_mesh", "new_groups", "verify"), "launch.torch_job"),
     "Job": "formulate",
+    "make_jax_mesh": "launch.jax_mesh",
     "RankMap": "rank_map",
     "Result": "result",
     "Scenario": "scenario",

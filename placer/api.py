@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from placer._version import __version__
 from placer.formulate import Job, formulate, read_job
+from placer.launch.c10d_order import advise, predict_c10d
 from placer.placement import to_rank2slot, to_rank_map
 from placer.problem import Constraints, violations
 from placer.problem import evaluate as evaluate_placement
@@ -161,6 +162,51 @@ def evaluate(scenario: Scenario | Job, rank_map: RankMap, *, time_limit: float =
         runtime_s=time.monotonic() - started,
         seed=rank_map.provenance.seed or 0,
         violations=broken,
+    )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What torchrun's c10d would do with the hosts of a map.
+
+    ``rank_map``: the ranks that it would give; ``objective`` and ``map_objective``: weighted cross-tier bytes per step
+    of those and of the given map.
+    """
+
+    rank_map: RankMap
+    objective: float
+    map_objective: float
+    advice: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures for programs, schema ``placer.prediction/1``."""
+        return {
+            "schema": "placer.prediction/1",
+            "hosts": [entry.host for entry in self.rank_map.hosts],
+            "objective": self.objective,
+            "map_objective": self.map_objective,
+            "rank_map": self.rank_map.to_dict(),
+        }
+
+
+def predict(scenario: Scenario | Job, rank_map: RankMap, *, domain: str = "") -> Prediction:
+    """The order that torchrun's c10d rendezvous would give the map's hosts, and what it costs against the map.
+
+    ``domain``: of the machines' full names, where the map has short ones. Raises as `evaluate`. Example::
+
+        prediction = placer.predict(scenario, rank_map)
+        print(prediction.objective / prediction.map_objective)
+    """
+    job = scenario if isinstance(scenario, Job) else formulate(scenario)
+    predicted = predict_c10d(rank_map, domain=domain)
+    map_objective = evaluate_placement(job.problem, to_rank2slot(job, rank_map)).objective
+    objective = evaluate_placement(job.problem, to_rank2slot(job, predicted)).objective
+    provenance = replace(rank_map.provenance, objective=objective, lower_bound=None)
+    return Prediction(
+        rank_map=replace(predicted, provenance=provenance),
+        objective=objective,
+        map_objective=map_objective,
+        advice=tuple(advise(rank_map, predicted)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``placer solve | evaluate | check | schema``.
+"""The command line: ``placer solve | evaluate | check | export | predict | schema``.
 
 stdout is the result, stderr the conversation. Hidden here: click, exit codes, and how errors and progress are shown.
 Whatever is slow to import is imported in the command that needs it.
@@ -31,7 +31,7 @@ EXIT_BUG = 1
 _STDOUT = "-"
 _EXIT_CODES = """\b
 Exit codes:
-  0    done: the map was written, the figures or the schema printed
+  0    done: the map or the files were written, the figures printed
   1    a bug in placer
   2    wrong usage, or an output file that must not or can't be written
   3    invalid input: every mistake with file:line:column
@@ -207,6 +207,80 @@ def check_command(scenario: str) -> int:
 
     blocks = describe_job(read_job(scenario))
     write_report(blocks, sys.stdout)
+    return 0
+
+
+@commands.command("export", epilog=_EXIT_CODES)
+@click.argument("rank_map", type=click.Path(), metavar="MAP")
+@click.option(
+    "--to",
+    required=True,
+    metavar="FORMAT",
+    help="torchrun, slurm, openmpi, deepspeed, kubernetes, jax, env or hostfile.",
+)
+@click.option("-o", "--output", metavar="DIR", help="Folder for the files; without it a single file goes to stdout.")
+@click.option("--force", is_flag=True, help="Replace files of these names whatever they are.")
+@_quiet_option
+def export_command(rank_map: str, to: str, output: str | None, force: bool, quiet: bool) -> int:
+    """Write the files with which a launcher realises a rank map. Says what the launcher can express, and what a map
+    that isn't contiguous breaks.
+    """
+    from placer.launch.export import export  # noqa: PLC0415
+    from placer.launch.export.files import write_files  # noqa: PLC0415
+
+    found = export(RankMap.load(rank_map), to)
+    if output is None and len(found.files) > 1:
+        names = ", ".join(file.name for file in found.files)
+        raise UsageError(f"{to} needs {len(found.files)} files: {names}", hint="name their folder with -o DIR")
+    if output is None:
+        print_data(found.files[0].text)
+    else:
+        for path in write_files(found.files, output, force=force):
+            if not quiet:
+                click.echo(f"wrote {path}", err=True)
+    if not quiet:
+        click.echo(f"{to} expresses: {found.expresses}\nstart: {found.usage}", err=True)
+        for note in found.notes:
+            click.echo(f"note: {note}", err=True)
+    return 0
+
+
+@commands.command("predict", epilog=_EXIT_CODES)
+@_scenario_argument
+@click.option(
+    "--rank-map", "map_file", required=True, type=click.Path(), metavar="MAP", help="The map to compare with."
+)
+@click.option(
+    "--domain", default="", metavar="NAME", help="Domain of the hosts' full names, where the map has short ones."
+)
+@_json_option
+def predict_command(scenario: str, map_file: str, domain: str, as_json: bool) -> int:
+    """Say in which order torchrun's c10d rendezvous would number the hosts of a map, what that would cost for SCENARIO,
+    and how to avoid it.
+    """
+    from placer import api  # noqa: PLC0415
+    from placer.formulate import read_job  # noqa: PLC0415
+    from placer.json_document import read_json  # noqa: PLC0415
+    from placer.report.prediction import describe_prediction  # noqa: PLC0415
+
+    job = read_job(scenario)
+    document = read_json(map_file, max_bytes=MAX_FILE_BYTES, what="a rank map")
+    rank_map = RankMap.from_document(document)
+    try:
+        prediction = api.predict(job, rank_map, domain=domain)
+    except InvalidInputError as error:
+        raise InvalidInputError(document.place(list(error.issues))) from error
+    if as_json:
+        print_data(json.dumps(prediction.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    else:
+        lines = describe_prediction(
+            rank_map,
+            prediction.rank_map,
+            objective=prediction.objective,
+            map_objective=prediction.map_objective,
+        )
+        for line in [*lines, *(f"- {advice}" for advice in prediction.advice)]:
+            click.echo(line)
     return 0
 
 

@@ -128,12 +128,71 @@ class RankMap:
         found = self._rank_by_gpu.get((host, gpu))
         if found is not None:
             return found
-        entry = next((entry for entry in self.hosts if entry.host == host), None)
-        if entry is None:
-            hint = did_you_mean(host, [entry.host for entry in self.hosts])
-            raise InvalidInputError(f"host {host!r} runs no rank in this map", hint=hint)
-        gpus = ", ".join(map(str, sorted(entry.gpus)))
+        gpus = ", ".join(map(str, sorted(self.host_ranks(host).gpus)))
         raise InvalidInputError(f"GPU {gpu} of host {host!r} runs no rank in this map", hint=f"GPUs in use: {gpus}")
+
+    def place_of(self, rank: int) -> tuple[str, int]:
+        """Host and GPU (physical index) that run ``rank``. Raises `InvalidInputError` for a rank there isn't."""
+        found = self._place_by_rank.get(rank)
+        if found is None:
+            hint = f"ranks are 0 to {self.world_size - 1}"
+            raise InvalidInputError(f"rank {rank} isn't in this map", hint=hint)
+        return found
+
+    def host_ranks(self, host: str) -> HostRanks:
+        """The entry of ``host``. Raises `InvalidInputError` if it runs no rank."""
+        for entry in self.hosts:
+            if entry.host == host:
+                return entry
+        hint = did_you_mean(host, [entry.host for entry in self.hosts])
+        raise InvalidInputError(f"host {host!r} runs no rank in this map", hint=hint)
+
+    def local_gpus(self, host: str) -> tuple[int, ...]:
+        """Physical GPU of every LOCAL_RANK of ``host``: what its CUDA_VISIBLE_DEVICES lists.
+
+        LOCAL_RANK is RANK modulo the ranks of a host where the layout allows it (`contiguous`, `residue`), and else
+        counts the host's ranks in ascending order. Raises `InvalidInputError` if it runs no rank.
+        """
+        entry = self.host_ranks(host)
+        modulo = self.world_size if self.layout_class == "general" else len(entry.ranks)
+        pairs = sorted(zip(entry.ranks, entry.gpus, strict=True), key=lambda pair: pair[0] % modulo)
+        return tuple(gpu for _, gpu in pairs)
+
+    @cached_property
+    def follows_nodes(self) -> bool:
+        """Whether ranks count up host by host, in node order, so that a launcher needs no more than that order.
+
+        So it is in every `contiguous` map, and in others where hosts run unequal numbers of consecutive ranks.
+        """
+        flat = [rank for entry in self.hosts for rank in sorted(entry.ranks)]
+        return flat == list(range(self.world_size))
+
+    def environment(self, host: str, gpu: int, *, master_port: int | None = None) -> dict[str, str]:
+        """The variables that the process of one GPU (physical index) needs, for launchers with workers of their own.
+
+        CUDA_VISIBLE_DEVICES is the same for all processes of a host; entry LOCAL_RANK is this process's GPU.
+        Raises `InvalidInputError` if the GPU runs no rank. Example::
+
+            os.environ.update(rank_map.environment("gpu0007", 3, master_port=29500))
+        """
+        rank, entry, devices = self.rank_of(host, gpu), self.host_ranks(host), self.local_gpus(host)
+        found = {
+            "RANK": rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_RANK": devices.index(gpu),
+            "LOCAL_WORLD_SIZE": len(devices),
+            "NODE_RANK": entry.node_rank,
+            "GROUP_RANK": entry.node_rank,
+            "MASTER_ADDR": self.master,
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+        }
+        return {key: str(value) for key, value in found.items()} | (
+            {} if master_port is None else {"MASTER_PORT": str(master_port)}
+        )
+
+    @cached_property
+    def _place_by_rank(self) -> dict[int, tuple[str, int]]:
+        return {rank: place for place, rank in self._rank_by_gpu.items()}
 
     @cached_property
     def _rank_by_gpu(self) -> dict[tuple[str, int], int]:

@@ -161,10 +161,13 @@ class _Reader:
             if not entry.ranks:
                 message = f"host {entry.host!r} runs no rank"
                 self._report(message, ("hosts", index, "ranks"), "leave the host out, or list it under spares")
-            for gpu in _repeated(entry.gpus):
+            for gpu in _repeated(entry.gpus) if len(set(entry.gpus)) < len(entry.gpus) else ():
                 self._report(f"GPU {gpu} of host {entry.host!r} is listed twice", ("hosts", index, "gpus"))
 
     def _check_ranks(self, hosts: list[_Host], world_size: int) -> None:
+        flat = [rank for entry in hosts for rank in entry.ranks]
+        if len(flat) == len(set(flat)) == world_size == max(flat) + 1:
+            return  # the usual case, fast: launch processes wait for it
         rank2host: dict[int, str] = {}
         for index, entry in enumerate(hosts):
             for k, rank in enumerate(entry.ranks):
@@ -237,6 +240,8 @@ class _Reader:
         values = self._list(data, path, key)
         if values is None:
             return None
+        if not values or (set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= MAX_NUMBER):
+            return values  # the usual case, fast: launch processes wait for it
         for k, value in enumerate(values):
             if not (_is_integer(value) and 0 <= value <= MAX_NUMBER):
                 message = f"{key}[{k}] is {_show(value)}: a whole number from 0 to {MAX_NUMBER} is wanted"

@@ -34,7 +34,14 @@ def start(*arguments, **options):
     environment = os.environ | {"PYTHONPATH": str(SCENARIOS.parent)}
     command = [sys.executable, "-m", "placer", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, **{**pipes, "env": environment, **options})
+    ignored = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_IGN]
+    for number in ignored:  # the tests run under nohup, say: children would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(command, text=True, **{**pipes, "env": environment, **options})
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
 
 
 # solve

@@ -33,7 +33,7 @@ def make_jax_mesh(rank_map: RankMap, devices: Sequence[Any] | None = None) -> An
     """A `jax.sharding.Mesh` whose flat position r is the device of rank r; axes as in `mesh_shape`.
 
     ``devices``: all of the job, `jax.devices()` by default. Raises `InvalidInputError` when their number isn't the
-    map's world size. Example::
+    map's world size, or when the processes of the job don't have as many devices each as the map's hosts. Example::
 
         mesh = placer.make_jax_mesh(placer.RankMap.load("rank_map.json"))
     """
@@ -44,6 +44,13 @@ def make_jax_mesh(rank_map: RankMap, devices: Sequence[Any] | None = None) -> An
     if len(given) != rank_map.world_size:
         message = f"JAX has {len(given)} devices, the map {rank_map.world_size} ranks"
         raise InvalidInputError(message, hint="call jax.distributed.initialize first, with all of the map's hosts")
+    counts = [sum(device.process_index == node for device in given) for node in range(len(rank_map.hosts))]
+    if devices is None and counts != (wanted := [len(entry.gpus) for entry in rank_map.hosts]):
+        node = next(node for node, count in enumerate(counts) if count != wanted[node])
+        message = (
+            f"process {node} has {counts[node]} devices, {rank_map.hosts[node].host} of the map {wanted[node]} ranks"
+        )
+        raise InvalidInputError(message, hint="run one process per host, numbered by node_rank, on the map's GPUs")
     ordered = sorted(given, key=lambda device: (device.process_index, device.id))
     shape = mesh_shape(rank_map)
     grid = np.array([ordered[k] for k in device_order(rank_map)], dtype=object).reshape(tuple(shape.values()))

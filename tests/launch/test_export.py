@@ -235,6 +235,13 @@ def test_layouts_that_a_format_cannot_express(to, rank_map, reason):
         export(rank_map, to)
 
 
+def test_deepspeed_takes_the_rank_modulo_the_ranks_of_a_host():
+    """Its older versions count instead, so that a map in which both differ is refused."""
+    assert export(make_map({"a": {0: 0, 1: 1}, "b": {0: 2}, "c": {0: 3}}), "deepspeed")
+    with pytest.raises(UsageError, match="host b runs 2 ranks from rank 1 on"):
+        export(make_map({"a": {0: 0}, "b": {0: 1, 1: 2}}), "deepspeed")
+
+
 def test_unequal_hosts_in_order_need_no_shim():
     """Unequal hosts make the class general, but consecutive ranks are what node order gives."""
     assert UNEVEN.layout_class == "general"

@@ -8,7 +8,11 @@ from placer.rank_map import RankMap
 
 
 def refuse(rank_map: RankMap) -> str | None:
-    """Ranks must count up host by host, and the GPUs with them: newer versions sort what --include lists."""
+    """Ranks must count up host by host, and the GPUs with them: newer versions sort what --include lists.
+
+    They also take RANK % n for LOCAL_RANK on a host of n ranks, where older ones count (DeepSpeed#3408): both are the
+    same only where a host's first rank is a multiple of n.
+    """
     if not rank_map.follows_nodes:
         return "the deepspeed launcher numbers ranks host by host, in the order of its host file"
     for entry in rank_map.hosts:
@@ -16,6 +20,11 @@ def refuse(rank_map: RankMap) -> str | None:
         if list(gpus) != sorted(gpus):
             shown = ",".join(map(str, gpus))
             return f"host {entry.host} wants its GPUs in the order {shown}, and deepspeed --include sorts them"
+        if (first := min(entry.ranks)) % len(gpus):
+            return (
+                f"host {entry.host} runs {len(gpus)} ranks from rank {first} on, and deepspeed's versions differ in "
+                f"which of its GPUs is whose: some take RANK % {len(gpus)}"
+            )
     return None
 
 

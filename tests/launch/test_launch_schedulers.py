@@ -57,11 +57,14 @@ def assert_mapped(folder, rank_map):
         assert found["stride_sum"] == found["dp_sum"] == sum(range(rank % 2, rank_map.world_size, 2))
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI isn't installed: apt-get install openmpi-bin")
-@pytest.mark.parametrize("name", MAPS)
-def test_openmpi(hosts, folder, name):
-    """mpirun.sh, started on a host that isn't even the first of the map."""
-    write_files(export(MAPS[name], "openmpi").files, str(folder))
+@pytest.fixture
+def mpi(hosts, folder):
+    """Run a command with Open MPI on gpu-1, which isn't even the first host of the maps: its end and output.
+
+    ``command`` may use MPIRUN_ARGS: the options that Open MPI needs on simulated hosts.
+    """
+    if shutil.which("mpirun") is None:
+        pytest.skip("Open MPI isn't installed: apt-get install openmpi-bin")
     reach = "".join(f"{host}) pid={hosts.pid(host)} ;;\n" for host in HOSTS)
     agent = folder / "agent.sh"
     agent.write_text(f'#!/bin/sh\ncase "$1" in\n{reach}esac\nshift\nexec nsenter -t $pid -n -u -m -- sh -c "$*"\n')
@@ -70,13 +73,34 @@ def test_openmpi(hosts, folder, name):
         f"--allow-run-as-root --mca plm_rsh_agent {agent} --mca oob_tcp_if_include eth0 --mca btl_tcp_if_include eth0"
     )
     exports = " ".join(f"-x {name}" for name in ENVIRONMENT)
-    outcome = hosts.run_on_all(
-        {"gpu-1": ["bash", "mpirun.sh", sys.executable, *LIGHT]},
-        environment=ENVIRONMENT | {"MPIRUN_ARGS": f"{options} {exports} --wdir {folder}"},
-        timeout=TIMEOUT,
-        folder=folder,
-    )
-    assert outcome["gpu-1"][0] == 0, outcome["gpu-1"][1]
+    environment = ENVIRONMENT | {"MPIRUN_ARGS": f"{options} {exports} --wdir {folder}"}
+
+    def run(*command):
+        return hosts.run_on_all({"gpu-1": command}, environment=environment, timeout=TIMEOUT, folder=folder)["gpu-1"]
+
+    return run
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_openmpi(mpi, folder, name):
+    """mpirun.sh, with its sequential host file."""
+    write_files(export(MAPS[name], "openmpi").files, str(folder))
+    code, output = mpi("bash", "mpirun.sh", sys.executable, *LIGHT)
+    assert code == 0, output
+    assert_mapped(folder, MAPS[name])
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_openmpi_rankfile(mpi, folder, name, monkeypatch):
+    """The rank file instead of it, in an mpirun of the user's own.
+
+    Its slots are cores, and mpirun starts nothing where one is missing: hwloc reports eight on every host.
+    """
+    write_files(export(MAPS[name], "openmpi").files, str(folder))
+    monkeypatch.setenv("HWLOC_SYNTHETIC", "core:8 pu:1")
+    own = f'exec mpirun -np {MAPS[name].world_size} --rankfile rankfile $MPIRUN_ARGS bash worker.sh "$@"'
+    code, output = mpi("bash", "-c", own, "bash", sys.executable, *LIGHT)
+    assert code == 0, output
     assert_mapped(folder, MAPS[name])
 
 

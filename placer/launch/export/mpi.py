@@ -19,7 +19,10 @@ def write(rank_map: RankMap) -> list[ExportFile]:
     start += "# shellcheck disable=SC2086  # several words are meant\n"
     start += f'exec mpirun -np {rank_map.world_size} --hostfile "$here/ranks.hostfile" --map-by seq --bind-to none \\\n'
     start += f'  ${{MPIRUN_ARGS:-}} bash "$here/{workers.SCRIPT_NAME}" "$@"\n'
-    rank_head = head + "# slot is a processor core: mpirun binds every rank to one\n"
+    rank_head = (
+        head + f"# mpirun --rankfile rankfile -np {rank_map.world_size} bash {workers.SCRIPT_NAME} python train.py\n"
+    )
+    rank_head += "# slot is a processor core: mpirun binds every rank to one, and starts nothing where one is missing\n"
     return [
         ExportFile("mpirun.sh", start, is_program=True),
         ExportFile("ranks.hostfile", head + "".join(f"{host}\n" for host, _ in places)),

@@ -18,6 +18,20 @@ from placer.launch.export.files import write_files
 
 ASCENDING = make_map({"gpu-2": {4: 0, 5: 1}, "gpu-10": {0: 2, 1: 3}})
 PLAIN = make_map({"gpu-2": {0: 0, 1: 1}, "gpu-10": {0: 2}})
+ODD_NAMES = {
+    "domains": ["gpu-1", "gpu-1.a", "gpu-2.a", "gpu-2.b", "gpu-3.a-b.example"],
+    "digits": ["001", "1e5", "10-0-0-1.rack_7", "3.14", "0x1f"],
+    "addresses": ["10.0.0.1", "10.0.0.2", "fe80::1:2"],
+    "cases": ["GPU-1", "Gpu-2.A", "gPU-2.b"],
+    "words": ["esac", "if", "done", "host", "_"],
+}
+ODD_MAPS = {
+    name: make_map({host: {0: k, 1: len(hosts) + k} for k, host in enumerate(hosts)})
+    for name, hosts in ODD_NAMES.items()
+} | {
+    f"{name} contiguous": make_map({host: {0: 2 * k, 1: 2 * k + 1} for k, host in enumerate(hosts)})
+    for name, hosts in ODD_NAMES.items()
+}
 SHOW = '#!/bin/sh\nprintf "%s\\n" "$@" > "$OUT.args"\nenv > "$OUT.env"\n'
 
 
@@ -91,6 +105,16 @@ def test_scripts_find_their_host_as_the_library_does(start, tmp_path):
     code, text = start(script, "x", SLURMD_NODENAME="gpu-9")
     assert code == 3
     assert "is no host of the map: name it as the map does, with PLACER_HOST" in text
+
+
+@pytest.mark.parametrize("name", ODD_MAPS)
+def test_scripts_find_hosts_of_odd_names(name, start, tmp_path):
+    """Also where a name could be taken for a number, an address or a word of the shell."""
+    script = write(ODD_MAPS[name], "torchrun", tmp_path) / "torchrun.sh"
+    for entry in ODD_MAPS[name].hosts:
+        arguments, environment = start(script, "x", PLACER_HOST=entry.host)
+        assert environment["PLACER_HOST"] == entry.host
+        assert options(arguments)["node-rank"] == str(entry.node_rank)
 
 
 @pytest.mark.parametrize(("to", "variable"), [("slurm", "SLURM_PROCID"), ("openmpi", "OMPI_COMM_WORLD_RANK")])
@@ -262,18 +286,30 @@ def test_names_that_no_launcher_takes(name, to):
         export(make_map({name: {0: 0}}), to)
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck isn't installed")
-@pytest.mark.parametrize("to", ["torchrun", "slurm", "openmpi", "kubernetes", "deepspeed"])
-def test_scripts_pass_shellcheck(to, tmp_path):
-    """No warning in any script."""
-    folder = write(ASCENDING if to == "deepspeed" else GENERAL, to, tmp_path)
+SCRIPT_MAPS = MAPS | ODD_MAPS | {"ascending": ASCENDING}
+SCRIPTS = [
+    (to, name) for to in FORMATS for name, rank_map in SCRIPT_MAPS.items() if FORMATS[to].refuse(rank_map) is None
+]
+
+
+def scripts_of(rank_map, to, folder):
+    """The shell scripts of an export, the one in a ConfigMap too."""
+    write(rank_map, to, folder)
     if to == "kubernetes":
         text = yaml.safe_load((folder / "configmap.yaml").read_text())["data"]["entry.sh"]
         (folder / "entry.sh").write_text(text)
-    scripts = [str(file) for file in folder.iterdir() if file.suffix in (".sh", ".sbatch")]
-    assert scripts
-    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
+    return [str(file) for file in sorted(folder.iterdir()) if file.is_file() and file.read_text().startswith("#!")]
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck isn't installed: apt-get install shellcheck")
+@pytest.mark.parametrize(("to", "name"), SCRIPTS)
+def test_scripts_pass_shellcheck(to, name, tmp_path):
+    """No warning in any script, whatever the layout and the names of hosts."""
+    scripts = scripts_of(SCRIPT_MAPS[name], to, tmp_path)
+    assert bool(scripts) == (to not in ("jax", "env", "hostfile"))
+    if scripts:
+        done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+        assert done.stdout + done.stderr == ""
 
 
 # the command

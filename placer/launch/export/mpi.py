@@ -19,13 +19,11 @@ def write(rank_map: RankMap) -> list[ExportFile]:
     start += "# shellcheck disable=SC2086  # several words are meant\n"
     start += f'exec mpirun -np {rank_map.world_size} --hostfile "$here/ranks.hostfile" --map-by seq --bind-to none \\\n'
     start += f'  ${{MPIRUN_ARGS:-}} bash "$here/{workers.SCRIPT_NAME}" "$@"\n'
-    rank_head = (
-        head + f"# mpirun --rankfile rankfile -np {rank_map.world_size} bash {workers.SCRIPT_NAME} python train.py\n"
-    )
-    rank_head += "# slot is a processor core: mpirun binds every rank to one, and starts nothing where one is missing\n"
+    own = f"# mpirun -np {rank_map.world_size} --rankfile rankfile bash {workers.SCRIPT_NAME} python train.py ...\n"
+    own += "# slot is a processor core: mpirun binds every rank to one, and starts nothing where one is missing\n"
     return [
         ExportFile("mpirun.sh", start, is_program=True),
         ExportFile("ranks.hostfile", head + "".join(f"{host}\n" for host, _ in places)),
-        ExportFile("rankfile", rank_head + "".join(rank_lines)),
+        ExportFile("rankfile", head + own + "".join(rank_lines)),
         workers.write_worker(rank_map, "openmpi", rank_variable="OMPI_COMM_WORLD_RANK", how="mpirun.sh"),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 
@@ -25,17 +24,23 @@ def find_host_code(rank_map: RankMap, host2values: Mapping[str, Mapping[str, obj
     exact, loose, ambiguous = [], [], set()
     for entry in rank_map.hosts:
         name, short = entry.host.lower(), short_name(entry.host).lower()
-        values = " ".join(f"{key}={shlex.quote(str(value))}" for key, value in host2values[entry.host].items())
-        action = f"host={shlex.quote(entry.host)} {values} ;;"
-        exact.append(f"    {shlex.quote(name)}) {action}")
+        values = " ".join(f"{key}={_quote(str(value))}" for key, value in host2values[entry.host].items())
+        action = f"host={_quote(entry.host)} {values} ;;"
+        exact.append(f"    {_quote(name)}) {action}")
         if is_short(entry.host):
-            loose.append(f"        {shlex.quote(name)}.*) {action}")
+            loose.append(f"        {_quote(name)}.*) {action}")
         elif shorts[short] == 1:
-            loose.append(f"        {shlex.quote(short)}) {action}")
+            loose.append(f"        {_quote(short)}) {action}")
         else:
             ambiguous.add(short)
-    loose += [f'        {shlex.quote(short)}) fail "host name $1 is ambiguous" ;;' for short in sorted(ambiguous)]
+    loose += [f'        {_quote(short)}) fail "host name $1 is ambiguous" ;;' for short in sorted(ambiguous)]
     return _TEMPLATE.format(exact="\n".join(exact), loose="\n".join(loose))
+
+
+def _quote(word: str) -> str:
+    """``word`` in quotes even where it looks harmless: a host may be called esac. Names and numbers have no quotes."""
+    assert "'" not in word, word
+    return f"'{word}'"
 
 
 _TEMPLATE = """\

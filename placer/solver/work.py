@@ -40,3 +40,8 @@ def subset_program_s(num_states: int) -> float:
 def linear_program_s(num_rows: int, num_columns: int) -> float:
     """One solve of the cutting-plane model."""
     return 1e-4 + 4e-7 * num_rows * num_columns
+
+
+def fragment_table_s(num_rows: int, row_size: int, max_count: int) -> float:
+    """One table of `placer.solver.bound.fragment_prices`: what counts of ranks pay at prices of fragments."""
+    return 1e-4 + min(num_rows, max_count) * min(row_size, max_count) * (5e-6 + 1e-9 * max_count)

@@ -5,10 +5,11 @@ cross it), and the bytes across a tier's boundaries are at least the sum of what
 
 1. `stage_cost` h(n): what n ranks of one stage pay, 2. `subset_cost` g(s; π): what s ranks of the job pay under
 stage prices, 3. `tier_bound` B: tiers one by one, 4. `tree_bound` D and D*: all tiers with sizes that agree,
-5. `pattern_model`: the best of all stage patterns that a placement better than a target may have, by CP-SAT.
+5. `pattern_model`: the best of all stage patterns that a placement better than a target may have, by CP-SAT. Where a
+tier has too many patterns, 6. `fragment_prices` F: D with expert groups whose fragments fit together.
 
-Each step is a valid bound and none is below the one before; a caller sees them as they come. The last one climbs from
-target to target, starting just above D*: few patterns are left there, and when CP-SAT finds no choice of them the
+Each step is a valid bound and none is below the one before; a caller sees them as they come. Patterns climb from
+target to target, starting just above D*: few of them are left there, and when CP-SAT finds no choice of them the
 target is the new bound. When it finds one, that is the least that counts of ranks can reach, and a caller may lay
 ranks by these counts.
 """
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placer.problem import Problem
+from placer.solver.bound.fragment_prices import FragmentBound
 from placer.solver.bound.fragments import (
     CompositionCost,
     Fragments,
@@ -232,6 +234,8 @@ class _Choice:
         if listed is None:
             self._stride /= 4
             if self._stride < FIRST_STRIDE * scale:  # too many: leave the finest tier to the tree's prices
+                if not self._num_left_out:
+                    self._price_fragments(tree_bound, deadline, goal, report)
                 self._num_left_out += 1
                 self.is_finished = self._num_left_out == len(self._tree.tiers)
             return None
@@ -254,6 +258,32 @@ class _Choice:
         self.is_finished = bool(np.isfinite(answer.bound)) or self._stride >= rest
         self._stride *= 2
         return None if self._num_left_out else answer.counts
+
+    def _price_fragments(
+        self, tree_bound: TreeBound, deadline: Deadline, goal: float, report: Callable[[], None]
+    ) -> None:
+        """Raise the bound by prices for fragments, tier by tier; each builds on those before it if they were better."""
+        compositions = self._compositions
+        if compositions is None or compositions.row_size == 1:
+            return
+        subsets = {t: bound.subsets for t, bound in self._tier_bounds.items()}
+        rows_cost = 0.0
+        for t, tier_bound in self._tier_bounds.items():
+            if tier_bound.subsets.lattice > 1 or self.value >= goal:
+                continue
+            inner = tree_bound.inner_costs(t, deadline)
+            fragments = FragmentBound(self._tree, t, tier_bound.subsets, compositions, inner)
+            found = fragments.improve(tree_bound.prices[t], tier_bound.price_unit, deadline)
+            if found is None:
+                continue
+            with_rows = TreeBound(self._tree, self._cost, subsets | {t: found.subsets}, self._problem.world_size)
+            with_rows.prices = tree_bound.prices | {t: found.stage_prices}
+            paid = rows_cost + self._tree.steps[t] * found.rows_cost
+            value, _ = with_rows.evaluate(with_rows.prices, deadline)
+            if value + paid > self.value:
+                tree_bound, rows_cost = with_rows, paid
+                subsets[t] = found.subsets
+                self._raise(value + paid, "tree knapsack over {} with expert groups that stay whole (F)", report)
 
     def _look_at_rows(
         self, listed: dict[int, ListedPatterns], tiers: Sequence[int]

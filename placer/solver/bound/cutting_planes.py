@@ -51,14 +51,18 @@ class _Model:
             objective.SetCoefficient(variable, coefficient)
         objective.SetMaximization()
 
-    def add(self, x: FloatArray, found: Evaluation) -> None:
-        for variable, value, gradient in zip(self._v, found.values, found.gradients, strict=True):
+    def add(self, x: FloatArray, found: Evaluation, is_new: npt.NDArray[np.bool_]) -> None:
+        for i in np.flatnonzero(is_new).tolist():
+            variable, value, gradient = self._v[i], found.values[i], found.gradients[i]
             plane = self._solver.Constraint(-self._infinity, float(value - gradient @ x))
             plane.SetCoefficient(variable, 1.0)
             for j in np.flatnonzero(gradient).tolist():
                 plane.SetCoefficient(self._x[j], -float(gradient[j]))
 
-    def maximise(self, center: FloatArray, radius: float, deadline: Deadline) -> tuple[FloatArray, float] | None:
+    def maximise(
+        self, center: FloatArray, radius: float, deadline: Deadline
+    ) -> tuple[FloatArray, FloatArray, float] | None:
+        """The best point of the box, what the planes allow there for every V_i, and the objective."""
         for variable, value in zip(self._x, center.tolist(), strict=True):
             variable.SetBounds(value - radius, value + radius)
         if isfinite(deadline.remaining_wall_s):
@@ -66,7 +70,9 @@ class _Model:
         deadline.spend(linear_program_s(self._solver.NumConstraints(), len(self._x) + len(self._v)))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
-        return np.array([variable.solution_value() for variable in self._x]), self._solver.Objective().Value()
+        x = np.array([variable.solution_value() for variable in self._x])
+        v = np.array([variable.solution_value() for variable in self._v])
+        return x, v, self._solver.Objective().Value()
 
 
 def maximise(
@@ -98,7 +104,7 @@ def maximise(
     if not len(start):
         return start
     model = _Model(linear, weights)
-    model.add(start, found)
+    model.add(start, found, np.ones(len(weights), dtype=bool))
     failures, num_evaluations = 0, 1
     while num_evaluations < max_evaluations and best < goal and failures <= MAX_LP_FAILURES:
         check_deadline(deadline)
@@ -106,7 +112,7 @@ def maximise(
         if proposal is None:
             radius, failures = radius / 2, failures + 1
             continue
-        x, promised = proposal
+        x, allowed, promised = proposal
         if promised - best <= tolerance * max(abs(best), 1e-12):
             if radius >= LARGEST_RADIUS or np.max(np.abs(x - best_x)) < radius * (1 - 1e-6):
                 break  # the model's maximum lies inside the box: nothing better anywhere
@@ -114,7 +120,9 @@ def maximise(
             continue
         found = evaluate(x)
         num_evaluations += 1
-        model.add(x, found)
+        # a plane through a point that the model has right already changes nothing there
+        loss = weights * (allowed - found.values)
+        model.add(x, found, loss > tolerance * max(abs(best), 1e-12) / len(weights))
         value = value_of(x, found)
         if value > best + 0.1 * (promised - best):
             radius = min(radius * 2, LARGEST_RADIUS)

@@ -238,6 +238,8 @@ class _Program:
         known = np.isfinite(allowed)
         allowed[known] += 1e-12 * np.abs(allowed[known])  # rounding of prices
         interval, last, left = np.nonzero(self._last <= allowed)
+        if len(last) > most:
+            return None
         limit = allowed[left]
         found = last[:, None]
         left = left - last

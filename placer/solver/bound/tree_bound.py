@@ -143,6 +143,19 @@ class TreeBound:
                     wanted[owner[id(table)]][part] += times
         return used
 
+    def inner_costs(self, tier: int, deadline: Deadline | None = None) -> dict[int, FloatArray]:
+        """What the tiers inside a domain of this tier pay at least, by sub-tree class and the domain's size in units;
+        at ``prices``, in bytes of this tier.
+        """
+        priced = {t: self._subsets[t].price(self.prices[t]) for t in self._tree.tiers}
+        nodes = self._add_up(priced, deadline)
+        found: dict[int, FloatArray] = {}
+        for index, (subtree, node) in enumerate(zip(self._tree.subtrees, nodes, strict=True)):
+            if subtree.tier == tier and subtree.capacity:
+                inside = _from_zero(node.below, subtree.capacity) if node.below else np.zeros(subtree.capacity + 1)
+                found[index] = inside / self._tree.steps[tier]
+        return found
+
     def patterns(
         self, target: float, tiers: Sequence[int], *, most: int, deadline: Deadline | None = None
     ) -> dict[int, ListedPatterns] | None:

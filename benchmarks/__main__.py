@@ -130,12 +130,13 @@ def _run_cell(results: Results, path: Path, cell: Cell, seed: int, time_limit_s:
 
 
 def _describe(run: Run, name: str) -> str:
-    answer, default = run.answers[name], run.answers["default"]
-    if answer.objective is None or not default.objective:
+    answer, unit = run.answers[name], run.answers["default"].objective
+    if answer.objective is None:
         return f"skipped: {answer.note}"
-    gap = "" if answer.lower_bound is None else f", bound {answer.lower_bound / default.objective:.4f}, {answer.status}"
+    what, unit = ("J / default", unit) if unit else ("J", 1.0)
+    gap = "" if answer.lower_bound is None else f", bound {answer.lower_bound / unit:.4f}, {answer.status}"
     note = f"  {answer.note}" if answer.note else ""
-    return f"J / default {answer.objective / default.objective:.4f}{gap}, {answer.seconds:.2f} s{note}"
+    return f"{what} {answer.objective / unit:.4f}{gap}, {answer.seconds:.2f} s{note}"
 
 
 if __name__ == "__main__":

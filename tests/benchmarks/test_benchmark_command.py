@@ -152,3 +152,12 @@ def test_list_shows_cells_and_peers():
     output = invoke("--list").output
     assert "fragmented-98304-moe  (120 s)" in output
     assert all(f"{peer.name}: " in output for peer in PEERS)
+
+
+def test_an_objective_of_zero_is_an_answer(tmp_path):
+    """racks-64-moe, seed 1, fits one rack: nothing crosses a boundary, so there is no ratio to show."""
+    path = tmp_path / "results.json"
+    found = invoke("--cells", "racks-64-moe", "--seeds", "2", "--peers", "p2", "-o", str(path))
+    assert found.exit_code == 0
+    assert "placer       J 0.0000, bound 0.0000, optimal" in found.output
+    assert "default      J / default 1.0000" in found.output

@@ -52,9 +52,9 @@ def main(
         cells = select_cells(patterns)
         if not cells:
             raise click.UsageError(f"no cell matches {patterns!r}; --list shows them")
+        names = _peer_names(peer_names)
         path = Path(output or DEFAULT_OUTPUT)
         results = _begin(path, restart=restart)
-        names = _peer_names(peer_names)
         for cell in cells:
             for seed in range(seeds):
                 _run_cell(results, path, cell, seed, time_limit or cell.time_limit_s, names)

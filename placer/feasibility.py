@@ -28,12 +28,15 @@ def may_hosts_differ(problem: Problem) -> bool:
 
 
 def feasible_ranks_per_host(problem: Problem) -> list[int | None]:
-    """The numbers k of ranks that every used host may run, largest first; ``[None]`` when hosts may differ.
+    """The numbers k of ranks that every used host may run, largest first; ``[None]`` when hosts may differ."""
+    return [None] if may_hosts_differ(problem) else [*equal_ranks_per_host(problem)]
+
+
+def equal_ranks_per_host(problem: Problem) -> list[int]:
+    """The numbers k of ranks that every used host can run where all run equally many, largest first.
 
     k divides the world size and enough hosts have k usable GPUs, spares included.
     """
-    if may_hosts_differ(problem):
-        return [None]
     wanted = problem.constraints.ranks_per_host
     capacities = _capacities(problem)
     candidates = [wanted] if isinstance(wanted, int) else range(int(capacities.max(initial=0)), 0, -1)

@@ -24,7 +24,7 @@ from placer.solver.counts import Counts, realise
 from placer.solver.crew import BOUND, Crew, Timeline
 from placer.solver.incumbent import PROVEN, Incumbent
 from placer.solver.pins import honour_pins
-from placer.solver.schedule import Schedule, Start
+from placer.solver.schedule import Schedule, Start, is_tile_search_thorough
 from placer.solver.solution import Baseline, Progress, Solution, Status, TracePoint, relative_gap
 from placer.solver.stop import Deadline, WallClock, WorkClock
 from placer.solver.tidy import tidy
@@ -196,6 +196,8 @@ def _starts(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool])
     """Where the search begins: the two best placements, the best of other pools, the best with consecutive ranks."""
     problem = incumbent.problem
     layout = problem.constraints.rank_layout
+    if pools[0].ranks_per_host is None and is_tile_search_thorough(problem):
+        pools = pools[:1]
     if incumbent.best is not None:
         placements = [incumbent.best[1], *placements]
     ranked = sorted(placements, key=lambda x: construct.score(problem, x, evaluate(problem, x)))
@@ -222,9 +224,9 @@ def _starts(incumbent: Incumbent, placements: list[IntArray], pools: list[Pool])
 
 
 def _pool_of(problem: Problem, rank2slot: IntArray, pools: list[Pool]) -> Pool | None:
-    """The first pool whose offer a placement keeps to."""
+    """The pool whose offer a placement keeps to; one of equal hosts before one where they may differ."""
     per_host = {len(ranks) for ranks in ranks_by_host(problem, rank2slot).values()}
-    for pool in pools:
+    for pool in sorted(pools, key=lambda pool: pool.ranks_per_host is None):
         if pool.ranks_per_host is None or per_host == {pool.ranks_per_host}:
             is_offered = np.zeros(problem.num_slots, dtype=bool)
             is_offered[np.concatenate(pool.offered)] = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placer.feasibility import feasible_ranks_per_host
+from placer.feasibility import equal_ranks_per_host, feasible_ranks_per_host, may_hosts_differ
 from placer.problem import Evaluation, IntArray, Problem, evaluate, violations
 from placer.solver.orders import (
     Digit,
@@ -35,7 +35,7 @@ MANY_ORDERS = 5  # more digits than this and the first digit (the tp group) stay
 
 @dataclass(frozen=True)
 class Pool:
-    """What hosts offer when each runs ``ranks_per_host`` ranks (None: as many as it likes).
+    """What hosts offer when each used one runs ``ranks_per_host`` ranks (None: as many as it likes).
 
     ``offered[h]``: slots of host h; ``by_name`` and ``by_capacity``: all offered slots, hosts in topology order and
     fullest domains first, every domain's slots together.
@@ -48,17 +48,29 @@ class Pool:
 
 
 def pools_of(problem: Problem) -> list[Pool]:
-    """One pool per feasible number of ranks a host, largest number first."""
+    """One pool per feasible number of ranks a host, largest number first.
+
+    Where hosts may differ, the pool of all is followed by one of equal hosts: a large job has no time to place every tp
+    group well, and whole hosts on the full ones may then be better than groups on all.
+    """
     pools = []
     for k in feasible_ranks_per_host(problem):
         offered = usable_slots(problem, k)
         if sum(len(slots) for slots in offered) >= problem.world_size:
-            orders = [
-                np.concatenate([offered[h] for h in hosts])
-                for hosts in (problem.sorted_hosts, by_capacity(problem, offered))
-            ]
-            pools.append(Pool(k, offered, orders[0], orders[1]))
+            pools.append(_make_pool(problem, k, offered))
+    if may_hosts_differ(problem):
+        for k in equal_ranks_per_host(problem)[:1]:
+            offered = usable_slots(problem, k)
+            if pools and sum(map(len, offered)) < sum(map(len, pools[0].offered)):
+                pools.append(_make_pool(problem, k, offered))
     return pools
+
+
+def _make_pool(problem: Problem, ranks_per_host: int | None, offered: list[IntArray]) -> Pool:
+    by_name, by_size = (
+        np.concatenate([offered[h] for h in hosts]) for hosts in (problem.sorted_hosts, by_capacity(problem, offered))
+    )
+    return Pool(ranks_per_host, offered, by_name, by_size)
 
 
 def lay(order: IntArray, slots: IntArray) -> IntArray:

@@ -22,6 +22,19 @@ PLANS = ((0.3, 0.003), (1.0, 0.003), (0.1, 0.003))  # first and last temperature
 ROUNDS = 3
 RUNS_PER_ROUND = 2
 FIRST_STAGES = 3  # of a track, up to its first round
+STEPS_PER_UNIT = 8_000
+MOST_STEPS = 6_000_000  # of one annealing run, some seconds
+
+
+def annealing_steps(num_units: int) -> int:
+    """Steps of one annealing run; fewer than such a number of units needs where that would take too long."""
+    return min(MOST_STEPS, STEPS_PER_UNIT * num_units)
+
+
+def is_tile_search_thorough(problem: Problem) -> bool:
+    """Whether a run that moves single tp groups has all the steps it needs, so that moving whole hosts adds nothing."""
+    num_tiles = problem.world_size // problem.mesh.tp
+    return annealing_steps(num_tiles) == STEPS_PER_UNIT * num_tiles
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from placer.solver.improve import Annealing, edge_scale
 from placer.solver.labels import relabel
 from placer.solver.pins import honour_pins
 from placer.solver.plan import PlanAnnealing, build_plan_model
-from placer.solver.schedule import Start, Task
+from placer.solver.schedule import Start, Task, annealing_steps
 from placer.solver.stop import WorkClock
 from placer.solver.units import Layout, build_graph, build_layout
 from placer.solver.work import LAYING_S_PER_RANK, LAYOUT_S_PER_RANK, PLAN_STEP_S, annealing_step_s, evaluation_s
@@ -34,8 +34,6 @@ MOST_PLAN_STEPS = 150_000_000  # some 10 seconds
 TEMPERATURES = (0.02, 0.05, 0.1, 0.3, 1.0)  # first temperature of an annealing run, in typical edges
 COLD = 0.003
 STEPS_PER_PAIR = 60  # steps per pair of units that a run from temperature 1 needs to find back to what it had
-STEPS_PER_UNIT = 8_000
-MOST_STEPS = 6_000_000  # of one annealing run
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def _anneal(problem: Problem, layout: Layout, clock: WorkClock, *, warmth: int, 
     if scale <= 0:
         return
     num_units = len(layout.unit2ranks)
-    steps = min(MOST_STEPS, STEPS_PER_UNIT * num_units)
+    steps = annealing_steps(num_units)
     affordable = sum(hot * STEPS_PER_PAIR * num_units**2 <= steps for hot in TEMPERATURES)
     hot = TEMPERATURES[max(0, affordable - 1 - warmth)]
     run = Annealing(graph, layout, hot=hot * scale, cold=COLD * scale, num_steps=steps, seed=seed)

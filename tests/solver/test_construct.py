@@ -54,6 +54,18 @@ def test_pools_are_one_per_legal_number_of_ranks_a_host():
         assert len(pool.by_name) == sum(len(slots) for slots in pool.offered) >= 24
 
 
+def test_where_hosts_may_differ_equal_hosts_are_a_pool_too():
+    hosts = [8] * 3 + [7, 6]
+    problem = pools.on_hosts(Mesh(dp=24), (), hosts, [range(5)], (0, 1), ranks_per_host="any")
+    everything, equal = pools_of(problem)
+    assert (everything.ranks_per_host, len(everything.by_name)) == (None, 37)
+    assert (equal.ranks_per_host, equal.by_name.tolist()) == (8, list(range(24)))
+    full = pools.on_hosts(Mesh(dp=24), (), [8] * 4, [range(4)], (0, 1), ranks_per_host="any")
+    assert [pool.ranks_per_host for pool in pools_of(full)] == [None]  # the same slots twice would be no news
+    small = pools.on_hosts(Mesh(dp=23), (), hosts, [range(5)], (0, 1), ranks_per_host="any")
+    assert [pool.ranks_per_host for pool in pools_of(small)] == [None]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_best_axis_order_is_no_worse_than_any_axis_order_on_sorted_hosts(seed):
     problem = pools.fragmented(Mesh(tp=4, dp=8, pp=4), seed, leaves_per_pod=2)

@@ -8,7 +8,7 @@ import pytest
 
 from placer.problem import evaluate
 from placer.solver.construct import pools_of
-from placer.solver.schedule import ROUNDS, Schedule, Start
+from placer.solver.schedule import ROUNDS, Schedule, Start, annealing_steps, is_tile_search_thorough
 from placer.workload.mesh import Mesh
 
 MESH = Mesh(tp=2, dp=5, pp=2)
@@ -95,3 +95,11 @@ def test_seeds_differ_between_tasks_and_between_searches():
 
 def test_no_start_is_no_task():
     assert schedule(num_starts=0).next_task() is None
+
+
+@pytest.mark.parametrize(("mesh", "is_thorough"), [(Mesh(tp=2, dp=750), True), (Mesh(tp=2, dp=751), False)])
+def test_runs_that_need_more_steps_than_they_get_are_known(mesh, is_thorough):
+    num_slots = mesh.world_size
+    problem = pools.on_hosts(mesh, (), [2] * (num_slots // 2), [range(num_slots // 2)], (0, 1))
+    assert is_tile_search_thorough(problem) is is_thorough
+    assert (annealing_steps(mesh.dp) == 8_000 * mesh.dp) is is_thorough

@@ -30,8 +30,9 @@ def put_into_readme(path: Path, tables: str) -> None:
 
 
 def render(results: Results) -> str:
-    """All tables and where they were measured."""
-    rows = [(cell, runs) for cell in CELLS if (runs := [r for r in results.runs if r.cell == cell.name])]
+    """All tables and where they were measured; a run that was cut short, before placer's turn, isn't counted."""
+    complete = [run for run in results.runs if PLACER in run.answers]
+    rows = [(cell, runs) for cell in CELLS if (runs := [r for r in complete if r.cell == cell.name])]
     parts = [_environment(results), _main_table(rows), _peer_table(rows), _scaling_table(rows)]
     return "\n\n".join(part for part in parts if part)
 

@@ -97,6 +97,15 @@ def test_a_failed_solve_is_a_dash_and_no_crash(results):
     assert row.startswith("| fragmented | 512 | dense | 3 | – | – | axis-orders, metis | – | – |")
 
 
+def test_a_run_that_was_cut_short_is_not_counted(results):
+    """Peers run first: without an answer of placer's, solved or not, the seed isn't shown."""
+    before = render(results)
+    unfinished = make_run("fragmented-512-dense", 3, placer=0.0, metis=1.0, axis_orders=1.0, bound=0.0)
+    del unfinished.answers[PLACER]
+    results.runs.append(unfinished)
+    assert render(results) == before
+
+
 def test_results_are_the_same_after_saving_and_loading(results, tmp_path):
     """The file holds everything; a run is found by cell, seed and limit; other files are refused."""
     path = tmp_path / "results.json"

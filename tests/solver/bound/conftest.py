@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from placer.problem import Constraints, Family, Problem, evaluate, violations
+from placer.solver.bound.fragments import CompositionCost
 from placer.workload.mesh import Mesh
 
 AXES = {
@@ -213,6 +214,23 @@ def clean_problem(mesh: Mesh, bytes_per_gpu: dict[str, float], shape: tuple[int,
     )
 
 
+def random_costs(rng) -> CompositionCost:
+    """Costs of a few small rows, all by chance."""
+    row_size, num_rows = int(rng.integers(2, 7)), int(rng.integers(2, 6))
+    row = np.concatenate([[0.0], rng.random(row_size - 1) * 5, [0.0]])
+    rest = rng.random(row_size * num_rows + 1) * 3
+    return CompositionCost(row, float(rng.choice([0.0, 1.0, 4.0])), rest, num_rows)
+
+
+def all_compositions(costs: CompositionCost, count: int):
+    """Partial rows of ``count`` ranks, largest first, in every way."""
+    for number in range(costs.num_rows + 1):
+        for parts in itertools.combinations_with_replacement(range(costs.row_size - 1, 0, -1), number):
+            left = count - sum(parts)
+            if left >= 0 and left % costs.row_size == 0 and left // costs.row_size + number <= costs.num_rows:
+                yield parts
+
+
 @pytest.fixture(scope="session")
 def make() -> SimpleNamespace:
     """The builders above, for tests (which can't import a conftest)."""
@@ -224,4 +242,6 @@ def make() -> SimpleNamespace:
         optimum=optimum,
         placements=placements,
         share_of_subsets=share_of_subsets,
+        random_costs=random_costs,
+        all_compositions=all_compositions,
     )

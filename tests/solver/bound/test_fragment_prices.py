@@ -6,7 +6,6 @@ import pytest
 from placer.solver import bound as bounds
 from placer.solver.bound import lower_bound
 from placer.solver.bound.fragment_prices import PricedRows
-from placer.solver.bound.fragments import CompositionCost
 from placer.solver.stop import Deadline
 from placer.workload.mesh import Mesh
 
@@ -23,24 +22,6 @@ MESHES = (
 )
 
 
-def random_costs(rng) -> CompositionCost:
-    row_size, num_rows = int(rng.integers(2, 7)), int(rng.integers(2, 5))
-    row = np.concatenate([[0.0], rng.random(row_size - 1) * 5, [0.0]])
-    rest = rng.random(row_size * num_rows + 1) * 3
-    return CompositionCost(row, float(rng.choice([0.0, 1.0, 4.0])), rest, num_rows)
-
-
-def compositions(costs: CompositionCost, count: int, largest: int | None = None, number: int = 0):
-    """Partial rows of ``count`` ranks, largest first, in every way."""
-    largest = costs.row_size - 1 if largest is None else largest
-    if count % costs.row_size == 0 and count // costs.row_size + number <= costs.num_rows:
-        yield ()
-    if number < costs.num_rows:
-        for size in range(min(largest, count), 0, -1):
-            for rest in compositions(costs, count - size, size, number + 1):
-                yield (size, *rest)
-
-
 def partitions(total: int, largest: int):
     if not total:
         yield ()
@@ -50,10 +31,10 @@ def partitions(total: int, largest: int):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counts_and_rows_pay_the_least_of_all_their_compositions(seed):
+def test_counts_and_rows_pay_the_least_of_all_their_compositions(make, seed):
     rng = np.random.default_rng(seed)
     for _ in range(25):
-        costs = random_costs(rng)
+        costs = make.random_costs(rng)
         size = costs.row_size
         prices = rng.normal(size=size - 1) * 3
         earned = np.concatenate([[0.0], prices, [0.0]])
@@ -62,7 +43,10 @@ def test_counts_and_rows_pay_the_least_of_all_their_compositions(seed):
         rows = PricedRows(costs, prices, max_count)
         assert rows.stage_cost.shape == (max_count + 1,)
         for count in range(max_count + 1):
-            net = {parts: costs.price(count, parts) - earned[list(parts)].sum() for parts in compositions(costs, count)}
+            net = {
+                parts: costs.price(count, parts) - earned[list(parts)].sum()
+                for parts in make.all_compositions(costs, count)
+            }
             assert rows.stage_cost[count] == pytest.approx(min(net.values()), abs=1e-9)
             fragments = rows.fragments(count)
             parts = tuple(k for k in range(size - 1, 0, -1) for _ in range(fragments[k - 1]))

@@ -51,21 +51,6 @@ def families_with_experts(make, mesh, rng):
             return families
 
 
-def random_costs(rng) -> CompositionCost:
-    row_size, num_rows = int(rng.integers(2, 7)), int(rng.integers(2, 6))
-    row = np.concatenate([[0.0], rng.random(row_size - 1) * 5, [0.0]])
-    rest = rng.random(row_size * num_rows + 1) * 3
-    return CompositionCost(row, float(rng.choice([0.0, 1.0, 4.0])), rest, num_rows)
-
-
-def all_compositions(costs: CompositionCost, count: int):
-    for number in range(costs.num_rows + 1):
-        for parts in combinations_with_replacement(range(costs.row_size - 1, 0, -1), number):
-            left = count - sum(parts)
-            if left >= 0 and left % costs.row_size == 0 and left // costs.row_size + number <= costs.num_rows:
-                yield parts
-
-
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_no_set_of_ranks_pays_less_than_its_fragments_and_most_pay_that(make, mesh):
     rng = np.random.default_rng(7)
@@ -93,12 +78,12 @@ def test_no_set_of_ranks_pays_less_than_its_fragments_and_most_pay_that(make, me
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_within_lists_exactly_the_compositions_that_cost_at_most_the_limit(seed):
+def test_within_lists_exactly_the_compositions_that_cost_at_most_the_limit(make, seed):
     rng = np.random.default_rng(seed)
     for _ in range(60):
-        costs = random_costs(rng)
+        costs = make.random_costs(rng)
         count = int(rng.integers(0, costs.num_rows * costs.row_size + 1))
-        priced = {parts: costs.price(count, parts) for parts in all_compositions(costs, count)}
+        priced = {parts: costs.price(count, parts) for parts in make.all_compositions(costs, count)}
         limit = float(np.quantile(list(priced.values()), rng.random())) + 1e-9
         wanted = {parts: price for parts, price in priced.items() if price <= limit}
         listed = costs.within(count, limit, most=10_000)
@@ -111,13 +96,15 @@ def test_within_lists_exactly_the_compositions_that_cost_at_most_the_limit(seed)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_split_patterns_are_all_products_of_compositions_that_fit_the_room(seed):
+def test_split_patterns_are_all_products_of_compositions_that_fit_the_room(make, seed):
     rng = np.random.default_rng(40 + seed)
     for _ in range(25):
-        costs = random_costs(rng)
+        costs = make.random_costs(rng)
         num_stages = int(rng.integers(1, 4))
         num_ranks = costs.num_rows * costs.row_size
-        least = np.array([min(costs.price(n, p) for p in all_compositions(costs, n)) for n in range(num_ranks + 1)])
+        least = np.array(
+            [min(costs.price(n, p) for p in make.all_compositions(costs, n)) for n in range(num_ranks + 1)]
+        )
         stage_cost = least * rng.choice([0.6, 1.0, 1.3])  # h may be less than any composition, or know more
         counts = rng.integers(0, num_ranks + 1, (4, num_stages))
         room = rng.random(4) * 6
@@ -126,7 +113,7 @@ def test_split_patterns_are_all_products_of_compositions_that_fit_the_room(seed)
         for k, row in enumerate(counts.tolist()):
             partial = {(): 0.0}
             for n in row:
-                extras = {p: max(0.0, costs.price(n, p) - stage_cost[n]) for p in all_compositions(costs, n)}
+                extras = {p: max(0.0, costs.price(n, p) - stage_cost[n]) for p in make.all_compositions(costs, n)}
                 partial = {(*done, p): paid + e for done, paid in partial.items() for p, e in extras.items()}
             for parts, paid in partial.items():
                 if paid <= room[k]:

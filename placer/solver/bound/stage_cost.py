@@ -23,12 +23,16 @@ Example: tp 8 × dp 4 with tp edges 10 and dp edges 1: 8 cells are one whole tp 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from placer.solver.bound.instance import Stages
-from placer.solver.bound.knapsack import power
+from placer.solver.bound.knapsack import convolve, power
 
 FloatArray = npt.NDArray[np.float64]
 MAX_ENUMERATED_CELLS = 14
@@ -37,6 +41,10 @@ MAX_LANE_WORK = 4e7
 """Additions spent on numbers of split lines; beyond them more split lines count as one more, with lanes at leisure."""
 MAX_ROW_WORK = 3e6
 """Additions spent on rows of any content; beyond them at most one row is priced exactly."""
+MAX_RANGE_WORK = 5e8
+"""Additions spent on least and largest row counts, about a second; beyond them neighbouring counts are one."""
+RANGE_WORK = 5_000
+"""Additions in the time that a range of counts takes whatever its size."""
 
 
 def compute_stage_cost(stages: Stages) -> FloatArray:
@@ -245,12 +253,14 @@ def cost_of_rows(pair: FloatArray, extra: FloatArray, num_rows: int, column_ring
     best = relaxed + 2 * float(extra[costly].min())
     lattice = _rows_at_extremes(pair[::step], num_rows, column_ring * step)
     best[::step] = np.minimum(best[::step], lattice)
-    for low, high, others in _extreme_rows(pair[::step], num_rows - 1, column_ring * step):
-        first = (num_rows - 1) * low * step
-        for c in costly.tolist():
-            wider = max(high * step, c) - min(low * step, c) - (high - low) * step
-            target = best[first + c : first + c + (len(others) - 1) * step + 1 : step]
-            np.minimum(target, others + row[c] + column_ring * wider, out=target)
+    for others in _row_ranges(pair[::step], num_rows - 1, column_ring * step, work_per_cell=len(costly)):
+        for residue in range(1, step):
+            odd = np.arange(residue, size, step)  # what the one row off the lattice may hold
+            split = np.maximum(others.least_high * step, odd) - np.minimum(others.most_low * step, odd)
+            costs = convolve(others.costs, row[odd] + column_ring * split)
+            first = (num_rows - 1) * others.low * step + residue
+            target = best[first : first + len(costs) * step : step]
+            np.minimum(target, costs, out=target)
     return best
 
 
@@ -268,16 +278,29 @@ def _rows_of_any_content(row: FloatArray, num_rows: int, column_ring: float) -> 
 
 def _rows_at_extremes(row: FloatArray, num_rows: int, column_ring: float) -> FloatArray:
     best = np.full(num_rows * (len(row) - 1) + 1, np.inf)
-    for low, high, costs in _extreme_rows(row, num_rows, column_ring):
-        target = best[num_rows * low : num_rows * high + 1]
-        np.minimum(target, costs, out=target)
+    for rows in _row_ranges(row, num_rows, column_ring):
+        target = best[num_rows * rows.low : num_rows * rows.low + len(rows.costs)]
+        np.minimum(target, rows.costs + column_ring * max(0, rows.least_high - rows.most_low), out=target)
     return best
 
 
-def _extreme_rows(row: FloatArray, num_rows: int, column_ring: float) -> list[tuple[int, int, FloatArray]]:
-    """(m, M, least cost of n = rows·m … rows·M cells with row counts in m … M, rings included), ``row`` concave.
+@dataclass(frozen=True)
+class _RowRange:
+    """Sets whose rows hold ``low`` cells or more, the emptiest at most ``most_low``, the fullest at least
+    ``least_high``; ``costs[i]``: what rows · ``low`` + i cells cost at least, without rings."""
 
-    By concavity all rows but one hold m or M. Pairs (m, M) that can't beat (0, K) for any n are left out.
+    low: int
+    most_low: int
+    least_high: int
+    costs: FloatArray
+
+
+def _row_ranges(row: FloatArray, num_rows: int, column_ring: float, *, work_per_cell: int = 1) -> Iterator[_RowRange]:
+    """Ranges of row counts that together have all sets, ``row`` concave; those that can't beat (0, K) are left out.
+
+    By concavity all rows but one hold the least or the most that there may be. Exact while that is cheap: a range for
+    every least and largest count; else for blocks of neighbouring counts. Empty and full rows stay on their own, as
+    they are in nearly all cheapest sets.
     """
     size = len(row) - 1
 
@@ -286,15 +309,18 @@ def _extreme_rows(row: FloatArray, num_rows: int, column_ring: float) -> list[tu
             return np.array([num_rows * row[low]])
         num_full, rest = np.divmod(np.arange(num_rows * (high - low) + 1), high - low)
         costs: FloatArray = num_full * row[high] + row[low + rest] + (num_rows - 1 - num_full) * row[low]
-        return costs + column_ring * (high - low)
+        return costs
 
-    found = [(0, size, price(0, size))]
+    whole = price(0, size)
+    yield _RowRange(0, 0, size, whole)
     if column_ring == 0:
-        return found
-    worst = float(found[0][2].max())
-    for low in range(size + 1):
-        for high in range(low, size + 1):
-            at_least = num_rows * min(row[low], row[high]) + column_ring * (high - low)
-            if at_least <= worst and (low, high) != (0, size):
-                found.append((low, high, price(low, high)))
-    return found
+        return
+    worst = float(whole.max()) + column_ring * size
+    most_ranges = MAX_RANGE_WORK / (RANGE_WORK + work_per_cell * num_rows * size / 3)
+    width = max(1, ceil(size / (2 * most_ranges) ** 0.5))
+    blocks = [(0, 0), *((first, min(first + width, size) - 1) for first in range(1, size, width)), (size, size)]
+    for i, (low, most_low) in enumerate(blocks):
+        for least_high, high in blocks[i:]:
+            ring = column_ring * max(0, least_high - most_low)
+            if num_rows * min(row[low], row[high]) + ring <= worst and (low, high) != (0, size):
+                yield _RowRange(low, most_low, least_high, price(low, high))

@@ -6,6 +6,7 @@ import pytest
 from placer.problem import Problem
 from placer.solver.bound.instance import read_stages
 from placer.solver.bound.stage_cost import (
+    _row_ranges,
     bound_stage_cost,
     compute_stage_cost,
     cost_of_rows,
@@ -87,6 +88,29 @@ def test_large_row_tables_stay_below_the_exact_ones(monkeypatch):
             relaxed = cost_of_rows(pair, extra, 3, ring)
         assert np.all(relaxed <= exact + 1e-9)
         assert np.mean(relaxed == exact) > 0.6
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+@pytest.mark.parametrize("ring", [5.0, 40.0])
+def test_blocks_of_row_counts_stay_below_the_exact_ones(monkeypatch, step, ring):
+    pair = 3.0 * np.arange(13) * (12 - np.arange(13))
+    extra = 20.0 * (np.arange(13) % step > 0)
+    monkeypatch.setattr("placer.solver.bound.stage_cost.MAX_ROW_WORK", 0)
+    exact = cost_of_rows(pair, extra, 4, ring)
+    without_rings = cost_of_rows(pair, extra, 4, 0.0)
+    for work in (1.0, 1e5, 3e5):  # blocks of all counts, of some, of a few
+        monkeypatch.setattr("placer.solver.bound.stage_cost.MAX_RANGE_WORK", work)
+        relaxed = cost_of_rows(pair, extra, 4, ring)
+        assert np.all(relaxed <= exact + 1e-9)
+        assert np.all(relaxed >= without_rings - 1e-9)
+        assert relaxed.sum() > (1 + work / 1e6) * without_rings.sum()
+
+
+def test_long_rows_are_looked_at_in_blocks():
+    counts = np.arange(1025.0)
+    ranges = list(_row_ranges(counts * (1024 - counts), 4, 1e4))
+    assert len(ranges) < 100_000
+    assert len(ranges[0].costs) == 4097
 
 
 def test_large_lane_tables_stay_below_the_exact_ones(monkeypatch):

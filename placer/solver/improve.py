@@ -6,12 +6,15 @@ by the search process alone and never delays a solve.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from placer.problem import IntArray
-from placer.solver.units import Layout, UnitGraph
+from placer.solver.unit_graph import Crowds, UnitGraph, cost_of
+from placer.solver.units import Layout
 
 SINGLE_SHARE = 0.9  # of the moves exchange one unit; the others cost a run's length each
 MOST_PAIRS = 128  # longest exchange
@@ -26,47 +29,102 @@ def _common_tier(position2domain, a, b):  # type: ignore[no-untyped-def]  # prag
 
 
 @njit(cache=True)
-def _move_delta(starts, neighbours, traffic, profile, cost, position2domain, unit2position, unit, other, target):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+def _move_delta(graph, position2domain, unit2position, unit, other, target):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     """Change of cost when ``unit`` goes to ``target``; edges to ``other``, which takes its place, don't change."""
     here = unit2position[unit]
     delta = 0.0
-    for e in range(starts[unit], starts[unit + 1]):
-        neighbour = neighbours[e]
+    for e in range(graph.starts[unit], graph.starts[unit + 1]):
+        neighbour = graph.neighbours[e]
         if neighbour != other:
             there = unit2position[neighbour]
-            row = cost[profile[e]]
+            row = graph.cost[graph.profile[e]]
             new, old = _common_tier(position2domain, target, there), _common_tier(position2domain, here, there)
             if new != old:
-                delta += traffic[e] * (row[new] - row[old])
+                delta += graph.traffic[e] * (row[new] - row[old])
     return delta
 
 
 @njit(cache=True)
-def _swap(starts, neighbours, traffic, profile, cost, position2domain, unit2position, position2unit, a, b):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+def _move_in_crowds(crowds, position2domain, counts, unit, here, target):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """Count ``unit`` at ``target`` and no longer ``here``; the change of what its crowds cost."""
+    delta = 0.0
+    for k in range(crowds.unit_starts[unit], crowds.unit_starts[unit + 1]):
+        group, ranks = crowds.groups[k], crowds.ranks[k]
+        for t in range(position2domain.shape[1]):
+            old, new = position2domain[here, t], position2domain[target, t]
+            if old == new:
+                break
+            row = counts.starts[t] + group * counts.num_domains[t]
+            held = counts.held
+            delta -= crowds.price[group, t + 1] * ranks * (held[row + new] - held[row + old] + ranks)
+            held[row + old] -= ranks
+            held[row + new] += ranks
+    return delta
+
+
+@njit(cache=True)
+def _swap(graph, position2domain, counts, unit2position, position2unit, a, b):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     """Exchange what two positions hold (a unit or nothing); the change of cost."""
     one, other = position2unit[a], position2unit[b]
     delta = 0.0
     if position2domain.shape[1] == 0 or position2domain[a, 0] != position2domain[b, 0]:
         if one >= 0:
-            delta += _move_delta(
-                starts, neighbours, traffic, profile, cost, position2domain, unit2position, one, other, b
-            )
+            delta += _move_delta(graph, position2domain, unit2position, one, other, b)
+            delta += _move_in_crowds(graph.crowds, position2domain, counts, one, a, b)
         if other >= 0:
-            delta += _move_delta(
-                starts, neighbours, traffic, profile, cost, position2domain, unit2position, other, one, a
-            )
+            delta += _move_delta(graph, position2domain, unit2position, other, one, a)
+            delta += _move_in_crowds(graph.crowds, position2domain, counts, other, b, a)
+    _put(unit2position, position2unit, a, b)
+    return delta
+
+
+@njit(cache=True)
+def _put(unit2position, position2unit, a, b):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    one, other = position2unit[a], position2unit[b]
     position2unit[a], position2unit[b] = other, one
     if one >= 0:
         unit2position[one] = b
     if other >= 0:
         unit2position[other] = a
-    return delta
+
+
+@njit(cache=True)
+def _swap_back(graph, position2domain, counts, unit2position, position2unit, a, b):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    one, other = position2unit[a], position2unit[b]
+    if position2domain.shape[1] == 0 or position2domain[a, 0] != position2domain[b, 0]:
+        if one >= 0:
+            _move_in_crowds(graph.crowds, position2domain, counts, one, a, b)
+        if other >= 0:
+            _move_in_crowds(graph.crowds, position2domain, counts, other, b, a)
+    _put(unit2position, position2unit, a, b)
+
+
+@njit(cache=True)
+def _choose_partner(graph, unit, rng):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """Another unit that this one has traffic with, every pair alike; −1: there is none."""
+    crowds = graph.crowds
+    degree = graph.starts[unit + 1] - graph.starts[unit]
+    total = degree
+    for k in range(crowds.unit_starts[unit], crowds.unit_starts[unit + 1]):
+        total += crowds.group_starts[crowds.groups[k] + 1] - crowds.group_starts[crowds.groups[k]]
+    if total == 0:
+        return -1
+    chosen = int(rng.random() * total)
+    if chosen < degree:
+        return graph.neighbours[graph.starts[unit] + chosen]
+    chosen -= degree
+    for k in range(crowds.unit_starts[unit], crowds.unit_starts[unit + 1]):
+        first, last = crowds.group_starts[crowds.groups[k]], crowds.group_starts[crowds.groups[k] + 1]
+        if chosen < last - first:
+            return crowds.members[first + chosen]
+        chosen -= last - first
+    return -1
 
 
 @njit(cache=True)
 def _choose_exchange(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    starts, neighbours, position2domain, domain_starts, domain_positions, unit2position, position2unit, sequence,
-    block, movable, pairs, rng,
+    graph, position2domain, domain_starts, domain_positions, unit2position, position2unit, sequence, block, movable,
+    pairs, rng,
 ):  # fmt: skip
     """Fill ``pairs`` with positions to exchange, one after another; how many.
 
@@ -76,11 +134,10 @@ def _choose_exchange(  # type: ignore[no-untyped-def]  # pragma: no cover - comp
     num_tiers = position2domain.shape[1]
     unit = movable[int(rng.random() * len(movable))]
     here = unit2position[unit]
-    degree = starts[unit + 1] - starts[unit]
     tier = int(rng.random() * (num_tiers + 1))
     target = int(rng.random() * len(position2unit))
-    if degree > 0 and tier < num_tiers:
-        partner = neighbours[starts[unit] + int(rng.random() * degree)]
+    partner = _choose_partner(graph, unit, rng) if tier < num_tiers else -1
+    if partner >= 0:
         domain = position2domain[unit2position[partner], tier]
         low, high = domain_starts[tier, domain], domain_starts[tier, domain + 1]
         target = domain_positions[tier, low + int(rng.random() * (high - low))]
@@ -144,8 +201,8 @@ def _choose_exchange(  # type: ignore[no-untyped-def]  # pragma: no cover - comp
 
 @njit(cache=True)
 def _anneal(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    starts, neighbours, traffic, profile, cost, position2domain, domain_starts, domain_positions,
-    unit2position, position2unit, sequence, block, movable, is_fixed, best, state, num_steps, hot, cold, rng,
+    graph, position2domain, domain_starts, domain_positions, counts, unit2position, position2unit, sequence, block,
+    movable, is_fixed, best, state, num_steps, hot, cold, rng,
 ):  # fmt: skip
     # state: cost so far, best cost, step, steps in all. rng.random() is several times faster here than rng.integers()
     pairs = np.zeros((MOST_PAIRS, 2), dtype=np.int64)
@@ -153,8 +210,8 @@ def _anneal(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     for step in range(num_steps):
         temperature = hot * (cold / hot) ** ((state[2] + step) / state[3])
         count = _choose_exchange(
-            starts, neighbours, position2domain, domain_starts, domain_positions, unit2position, position2unit,
-            sequence, block, movable, pairs, rng,
+            graph, position2domain, domain_starts, domain_positions, unit2position, position2unit, sequence, block,
+            movable, pairs, rng,
         )  # fmt: skip
         is_allowed = count > 0
         for k in range(count):
@@ -165,10 +222,7 @@ def _anneal(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
             continue
         delta = 0.0
         for k in range(count):
-            delta += _swap(
-                starts, neighbours, traffic, profile, cost, position2domain, unit2position, position2unit,
-                pairs[k, 0], pairs[k, 1],
-            )  # fmt: skip
+            delta += _swap(graph, position2domain, counts, unit2position, position2unit, pairs[k, 0], pairs[k, 1])
         if delta <= 0 or rng.random() < np.exp(-delta / temperature):
             current += delta
             if current < lowest - 1e-9 * abs(lowest):
@@ -176,23 +230,29 @@ def _anneal(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
                 best[:] = unit2position
         else:
             for k in range(count - 1, -1, -1):
-                a, b = pairs[k, 0], pairs[k, 1]
-                one, other = position2unit[a], position2unit[b]
-                position2unit[a], position2unit[b] = other, one
-                if one >= 0:
-                    unit2position[one] = b
-                if other >= 0:
-                    unit2position[other] = a
+                _swap_back(graph, position2domain, counts, unit2position, position2unit, pairs[k, 0], pairs[k, 1])
     state[0], state[1] = current, lowest
     state[2] += num_steps
 
 
-def _cost(graph: UnitGraph, position2domain: IntArray, unit2position: IntArray) -> float:
-    """Cost of a layout. Plain numpy: it runs once, and compiling it would delay the first search of a machine."""
-    units = np.repeat(np.arange(len(unit2position)), np.diff(graph.starts))
-    here, there = unit2position[units], unit2position[graph.neighbours]
-    common_tier = np.count_nonzero(position2domain[here] != position2domain[there], axis=1)  # domains nest
-    return float(graph.traffic @ graph.cost[graph.profile, common_tier]) / 2
+class _Counts(NamedTuple):
+    """Ranks of every crowd in every domain: entry ``starts[t]`` + crowd · ``num_domains[t]`` + domain of ``held``."""
+
+    starts: npt.NDArray[np.int64]
+    num_domains: npt.NDArray[np.int64]
+    held: IntArray
+
+
+def _count_crowds(crowds: Crowds, position2domain: IntArray, unit2position: IntArray) -> _Counts:
+    num_groups = len(crowds.price)
+    num_domains = position2domain.max(axis=0, initial=-1).astype(np.int64) + 1
+    ends = np.cumsum(num_groups * num_domains)
+    starts = ends - num_groups * num_domains
+    held = np.zeros(ends[-1] if len(ends) else 0, dtype=np.int32)
+    positions = np.repeat(unit2position, np.diff(crowds.unit_starts))
+    for t in range(len(num_domains)):
+        np.add.at(held, starts[t] + crowds.groups * num_domains[t] + position2domain[positions, t], crowds.ranks)
+    return _Counts(starts, num_domains, held)
 
 
 class Annealing:
@@ -203,7 +263,7 @@ class Annealing:
     """
 
     def __init__(self, graph: UnitGraph, layout: Layout, *, hot: float, cold: float, num_steps: int, seed: int) -> None:
-        self._edges = (graph.starts, graph.neighbours, graph.traffic, graph.profile, graph.cost, layout.position2domain)
+        self._graph, self._position2domain = graph, layout.position2domain
         self._domain_starts, self._domain_positions = _positions_by_domain(layout.position2domain)
         self._unit2position = layout.unit2position.astype(np.int32).copy()
         self._position2unit = np.full(len(layout.position2slots), -1, dtype=np.int32)
@@ -212,7 +272,8 @@ class Annealing:
         self._sequence, self._block = layout.sequence, layout.block
         self._movable = np.flatnonzero(~layout.is_fixed).astype(np.int32)
         self.best: IntArray = self._unit2position.copy()
-        start = _cost(graph, layout.position2domain, self._unit2position)
+        self._counts = _count_crowds(graph.crowds, layout.position2domain, self._unit2position)
+        start = cost_of(graph, layout.position2domain, self._unit2position)
         self._state = np.array([start, start, 0.0, float(max(1, num_steps))])
         self._temperatures = (hot, cold)
         self._rng = np.random.default_rng(seed)
@@ -231,9 +292,9 @@ class Annealing:
         """Run the next steps."""
         steps = int(min(num_steps, self._state[3] - self._state[2]))
         _anneal(
-            *self._edges, self._domain_starts, self._domain_positions, self._unit2position, self._position2unit,
-            self._sequence, self._block, self._movable, self._is_fixed, self.best, self._state, steps,
-            *self._temperatures, self._rng,
+            self._graph, self._position2domain, self._domain_starts, self._domain_positions, self._counts,
+            self._unit2position, self._position2unit, self._sequence, self._block, self._movable, self._is_fixed,
+            self.best, self._state, steps, *self._temperatures, self._rng,
         )  # fmt: skip
 
 
@@ -247,10 +308,3 @@ def _positions_by_domain(position2domain: IntArray) -> tuple[npt.NDArray[np.int6
         positions[t] = np.argsort(position2domain[:, t], kind="stable")
         starts[t, 1:] = np.cumsum(np.bincount(position2domain[:, t], minlength=most))
     return starts, positions
-
-
-def edge_scale(graph: UnitGraph) -> float:
-    """What one typical edge costs across one typical boundary: the yardstick of temperatures."""
-    if not len(graph.traffic):
-        return 0.0
-    return float(np.median(graph.traffic) * np.diff(graph.cost[0]).max(initial=0.0))

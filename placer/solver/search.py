@@ -17,13 +17,14 @@ from placer.problem import Constraints, Family, IntArray, Problem, evaluate
 from placer.solver.construct import score
 from placer.solver.counts import realise
 from placer.solver.exchange import exchange_ranks
-from placer.solver.improve import Annealing, edge_scale
+from placer.solver.improve import Annealing
 from placer.solver.labels import relabel
 from placer.solver.pins import honour_pins
 from placer.solver.plan import PlanAnnealing, build_plan_model
 from placer.solver.schedule import Start, Task, annealing_steps
 from placer.solver.stop import WorkClock
-from placer.solver.units import Layout, build_graph, build_layout
+from placer.solver.unit_graph import build_graph, edge_scale
+from placer.solver.units import Layout, build_layout
 from placer.solver.work import LAYING_S_PER_RANK, LAYOUT_S_PER_RANK, PLAN_STEP_S, annealing_step_s, evaluation_s
 from placer.workload.mesh import Mesh
 
@@ -177,7 +178,7 @@ def _anneal(problem: Problem, layout: Layout, clock: WorkClock, *, warmth: int, 
     hot = TEMPERATURES[max(0, affordable - 1 - warmth)]
     run = Annealing(graph, layout, hot=hot * scale, cold=COLD * scale, num_steps=steps, seed=seed)
     before = run.lowest
-    slice_s = SLICE * annealing_step_s(len(graph.neighbours) / num_units)
+    slice_s = SLICE * annealing_step_s(graph.num_entries)
     while not run.is_done:
         run.run_slice(SLICE)
         clock.spend(slice_s)

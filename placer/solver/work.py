@@ -22,9 +22,9 @@ def evaluation_s(problem: Problem) -> float:
     return 2e-4 + 1.5e-8 * num_entries + 4e-7 * problem.world_size
 
 
-def annealing_step_s(num_partners: float) -> float:
-    """One step of annealing on units that have so many partners each."""
-    return 5e-7 + 1.3e-7 * num_partners
+def annealing_step_s(num_entries: float) -> float:
+    """One step of annealing on units with so many edges each (`UnitGraph.num_entries`)."""
+    return 5e-7 + 1.3e-7 * num_entries
 
 
 def convolution_s(num_sums: int) -> float:

@@ -8,8 +8,9 @@ import pytest
 
 from placer.problem import evaluate
 from placer.solver.construct import lay, pools_of
-from placer.solver.improve import Annealing, _cost, edge_scale
-from placer.solver.units import build_graph, build_layout
+from placer.solver.improve import Annealing
+from placer.solver.unit_graph import build_graph, cost_of, edge_scale
+from placer.solver.units import build_layout
 from placer.workload.mesh import Mesh
 
 
@@ -28,7 +29,7 @@ def annealing(graph, layout, *, steps=20_000, seed=0, hot=0.5, cold=0.005):
 
 
 def cost(graph, layout, unit2position) -> float:
-    return _cost(graph, layout.position2domain, unit2position)
+    return cost_of(graph, layout.position2domain, unit2position)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from placer.problem import Constraints, evaluate
 from placer.solver.construct import lay, pools_of
-from placer.solver.units import TOGETHER_PENALTY, build_graph, build_layout
+from placer.solver.unit_graph import TOGETHER_PENALTY, build_graph
+from placer.solver.units import build_layout
 from placer.workload.mesh import Mesh
 
 
